@@ -1,4 +1,4 @@
-"""Runs in labs that are imported from one another, and all that a lab holds of one."""
+"""Runs in labs that import from one another, and all rows and files that a lab has of a run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def rows(lab: Path, run_id: str = kit.RUN) -> dict[str, list[Any]]:
 
 
 def begin(lab: Path, run_id: str, committed: int, total: int = 4) -> None:
-    """An interrupted run in a lab, of which so many slots are committed."""
+    """Begin an interrupted run with this many committed slots."""
     path = lab / "ledger.sqlite"
     if not path.exists():
         migrations.upgrade(path)

@@ -23,7 +23,7 @@ def files(store: ArtifactStore) -> list[Path]:
 
 
 def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
-    """Bytes, streams and files are found by their digest, once, however often they are put."""
+    """Content is found by its digest and stored once, from bytes, streams and files."""
     content = os.urandom(3_000_000)
     sha256 = sha256_hex(content)
     assert not store.contains(sha256)
@@ -61,7 +61,7 @@ def test_a_changed_file_is_replaced(tmp_path: Path) -> None:
 def test_what_is_there_already_gets_a_durable_name(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever wrote it may have died, or failed, before its name was synced."""
+    """A name that an earlier process wrote is synced again, since that process may have died."""
     digest = store.put_bytes(b"content")
     assert not store.keeps("0" * 64)
     synced: list[Path] = []

@@ -1,4 +1,4 @@
-"""What a trial is, as far as it can be told without running it."""
+"""Everything about a trial that is known before it runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def trials(tmp_path: Path) -> Trials:
 
 
 def test_exit_statuses_are_those_of_the_script() -> None:
-    """The table in `trial.sh`, its `finish` calls and `ExitStatus` say the same."""
+    """The table in `trial.sh`, its `finish` calls and `ExitStatus` have the same numbers."""
     text = resources.trial_script().read_text("utf-8")
     table = {
         int(status) for status in re.findall(r"(?:^#|\s{2})\s+(\d{1,2})  [a-z]", text, re.MULTILINE)
@@ -64,7 +64,7 @@ def test_exit_statuses_are_those_of_the_script() -> None:
 
 
 def test_names_of_a_trial(trials: Trials) -> None:
-    """Ids, commit, container and folder follow from run, slot and attempt alone."""
+    """Names of the container and folders depend only on the run, the slot and the attempt."""
     spec = trials.spec(attempt=3)
     run = spec.run_id
     assert spec.ids == TrialIds(run, f"{run}-s000007", "base", "t/1", 2)
@@ -90,7 +90,7 @@ def test_what_a_task_overrides(trials: Trials) -> None:
 
 
 def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
-    """A plan takes its variant's phases and no more of the environment than is named."""
+    """A plan holds its variant's phases, and only the named part of the environment."""
     phase = PhasePlan(("true",), {"A": "$KEY"}, 5)
     folder = Folder(tmp_path)
     experiment = replace(
@@ -128,7 +128,7 @@ def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
 
 
 def test_what_the_engine_is_asked_for(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits are in hundredths of a second, at least one; mounts, rights and limits as designed."""
+    """Limits, mounts and rights of a container are as designed, and limits are at least 10 ms."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     spec = trials.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
@@ -173,9 +173,9 @@ def test_what_the_engine_is_asked_for(trials: Trials, monkeypatch: pytest.Monkey
 def test_only_root_has_capabilities(
     trials: Trials, user: str | None, of_image: str, is_root: bool
 ) -> None:
-    """A container whose first user is not root gets none, which Podman would make effective.
+    """A container whose first user is not root gets no capabilities.
 
-    The helper that opens its files is root's.
+    Podman would make them effective. The helper that opens the container's files is root.
     """
     spec = trials.spec(runtime={"user": user})
     facts = {spec.image_id: ImageFacts(user=of_image)}
@@ -186,9 +186,9 @@ def test_only_root_has_capabilities(
 
 
 def test_docker_rights_are_listed_by_name(trials: Trials) -> None:
-    """Docker's fourteen capabilities are named, and privileges may be gained; helpers stay strict.
+    """Docker's fourteen capabilities are listed by name, and helpers keep strict rights.
 
-    A separate grader's container follows, and starts as root.
+    A separate grader's container gets the same capabilities and starts as root.
     """
     runtime = {"rights": "docker", "user": "root"}
     spec = trials.spec(runtime=runtime, grading={"mode": "separate"})
@@ -222,7 +222,7 @@ def test_docker_rights_are_listed_by_name(trials: Trials) -> None:
 def test_no_container_of_an_allow_list_writes_raw_packets(
     trials: Trials, agent: str, grader: str | None, mode: str, is_raw: bool
 ) -> None:
-    """Raw packets need no route, so whoever is in an internal network cannot write them."""
+    """A container with an allow list cannot send raw packets, which need no route."""
 
     def network(name: str) -> dict[str, Any]:
         hosts = {"allowed_hosts": ["a.example"]} if name == "allowlist" else {}
@@ -236,7 +236,7 @@ def test_no_container_of_an_allow_list_writes_raw_packets(
 
 
 def test_folder_before_the_start(trials: Trials) -> None:
-    """Inputs are canonical JSON; the folders that a container writes in are open to any user."""
+    """Inputs are canonical JSON, and any user may write to the folders for outputs."""
     spec = trials.spec(bindings={"b": 1, "a": "ü"}, environment={"KEY": "secret-value"})
     prepare_trial_folder(spec)
     inside = spec.folder / "in"
@@ -252,7 +252,7 @@ def test_folder_before_the_start(trials: Trials) -> None:
 
 
 def test_task_file_without_what_is_the_graders(trials: Trials) -> None:
-    """A container gets a task's row without its grader's settings and without its files."""
+    """A container gets its task's row without the grader's settings and files."""
     grader = {"env": {"EXPECTED": "42"}, "results": {"from": "contract"}}
     runtime = RuntimeOverrides.of_authored({"grader": grader, "env": {"SEEN": "1"}})
     spec = trials.spec(task={"runtime": runtime.as_json()})
@@ -263,7 +263,7 @@ def test_task_file_without_what_is_the_graders(trials: Trials) -> None:
 
 
 def test_one_trial_script_for_a_run(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All trials of a run share one `trial.sh`; another version's lies beside it."""
+    """All trials of a run share one `trial.sh`; another version's file lies beside it."""
     spec = trials.spec()
     prepare_trial_folder(spec)
     [script] = spec.plan.deps_dir.iterdir()
@@ -287,7 +287,7 @@ def test_one_trial_script_for_a_run(trials: Trials, monkeypatch: pytest.MonkeyPa
 
 
 def test_staged_files(tmp_path: Path) -> None:
-    """Files are staged under their phase, once, for any user to read, executable as they were."""
+    """Each file is staged once under its phase, readable by any user, with its executable bit."""
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(b"#!/bin/sh\n")
     files = {
@@ -313,7 +313,7 @@ def test_staged_files(tmp_path: Path) -> None:
 
 
 def test_staged_files_of_a_sealed_grader(tmp_path: Path) -> None:
-    """They lie beside what every trial mounts, which has a link to where a container has them."""
+    """A sealed grader's files lie outside the shared mount, which links to their later place."""
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(b"key")
     files = {"agent": [], "grader": [StagedFile("key/answer", digest, 3, executable=False)]}
@@ -328,7 +328,7 @@ def test_staged_files_of_a_sealed_grader(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sealing", [Sealing.NONE, Sealing.UNREADABLE, Sealing.AFTER_AGENT])
 def test_sealed_before_the_start(trials: Trials, sealing: Sealing) -> None:
-    """A grader's command is where the agent can read it only where nothing is sealed."""
+    """An agent can read a grader's command only if nothing is sealed."""
     agent_user = "agent" if sealing is Sealing.UNREADABLE else None
     spec = trials.spec(runtime={"agent_user": agent_user}, sealing=sealing)
     prepare_trial_folder(spec)
@@ -351,7 +351,7 @@ def test_sealed_before_the_start(trials: Trials, sealing: Sealing) -> None:
 
 
 def test_result_survives_being_staged() -> None:
-    """A result and its JSON form say the same, but for the artifacts' contents."""
+    """A result survives the conversion to JSON and back, except for the artifacts' contents."""
     artifact = Artifact.inline(b"content")
     result = AttemptResult(
         ids=TrialIds.of("run", Slot(3, "v", "t", 1)),

@@ -1,4 +1,4 @@
-"""Budgets: what counts, when nothing more is started, and what is said then."""
+"""Budgets: which costs count, when a run starts no more trials, and what it reports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def paid(idx: int, usd: float | None) -> Any:
 
 
 def test_a_budget_is_spent_when_it_is_reached(events: list[dict[str, Any]]) -> None:
-    """What trials spent adds up; exactly the limit is spent, and less is not."""
+    """The spending of trials is added up, and the budget is spent when the limit is reached."""
     spent = budget(events, cost_usd=3)
     for idx, usd in enumerate((1, 1.5)):
         spent.add(paid(idx, usd))
@@ -83,7 +83,7 @@ def test_what_still_adds_is_said(events: list[dict[str, Any]], in_flight: int, r
 
 
 def test_what_is_used_of_a_budget_is_what_reaches_the_share(events: list[dict[str, Any]]) -> None:
-    """A share of a limit is used once it is reached; of a limit of nothing there is no share."""
+    """A share of a limit is used once it is reached; a limit of 0 has no share."""
     spent = budget(events, cost_usd=1, tokens=0)
     assert spent.used(0.8) == {}
     spent.add(paid(0, 0.75))
@@ -92,7 +92,7 @@ def test_what_is_used_of_a_budget_is_what_reaches_the_share(events: list[dict[st
 
 
 def test_unknown_spending_is_told_once_and_never_nothing(events: list[dict[str, Any]]) -> None:
-    """A trial that does not say what it spent is a warning, once, if that kind is limited."""
+    """A trial with unknown spending causes one warning, if that kind of spending is limited."""
     spent = budget(events, cost_usd=1)
     spent.add(paid(0, None))
     spent.add(paid(4, 1))
@@ -110,7 +110,7 @@ def test_unknown_spending_is_told_once_and_never_nothing(events: list[dict[str, 
 
 
 def test_calls_in_flight_count(events: list[dict[str, Any]]) -> None:
-    """What the calls of running attempts have spent is counted, until their result replaces it."""
+    """Spending on running attempts counts until their results replace it."""
     limit = kit.model_call().usage.total * 2
     spent = budget(events, tokens=limit)
     calls = (kit.model_call(1), kit.model_call(2))
@@ -124,7 +124,7 @@ def test_calls_in_flight_count(events: list[dict[str, Any]]) -> None:
 
 
 def attempt_at(folder: Path, idx: int, host: str = "", *, uses_models: bool = True) -> AttemptSpec:
-    """The first attempt of a slot, in whose journal there is a call."""
+    """Begin the first attempt of a slot, with a call in its journal."""
     plan = plan_of(folder, "1" * 32)
     if uses_models:
         runtime = Runtime("python:3.11", models=ModelSettings(allow={"anthropic": ("small",)}))
@@ -147,7 +147,7 @@ def add_call(spec: AttemptSpec, number: int, *lines: dict[str, Any]) -> None:
 def test_calls_in_flight_are_read_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once and then every two seconds, from the journals that are on this machine."""
+    """Journals on this machine are read at once, and then every two seconds."""
     now = 0.0
     monkeypatch.setattr(clock, "monotonic", lambda: now)
     spec = attempt_at(tmp_path, 0)
@@ -168,7 +168,7 @@ def test_calls_in_flight_are_read_now_and_then(
 
 
 def test_reading_calls_takes_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a look that took a second, the next follows twenty seconds later."""
+    """If reading took one second, the next reading follows after twenty seconds."""
     times = iter([10.0, 11.0, 30.9, 31.0, 31.0])
     monkeypatch.setattr(clock, "monotonic", lambda: next(times))
     calls = CallsInFlight()
@@ -187,7 +187,7 @@ def test_calls_of_unknown_usage_are_told(events: list[dict[str, Any]]) -> None:
 
 
 def test_a_later_coordinator_knows_what_was_spent(tmp_path: Path) -> None:
-    """The budget of a run has the limits and the spending that the ledger holds."""
+    """A resumed budget has the limits and the spending that the ledger holds."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, budget={"tokens": 100.0})
@@ -211,7 +211,7 @@ def test_a_later_coordinator_knows_what_was_spent(tmp_path: Path) -> None:
 def test_a_limit_that_nothing_measures_is_refused(
     tmp_path: Path, limits: dict[str, float], problem: str | None
 ) -> None:
-    """A limit needs a metric of the experiment that it limits, unless there is no limit."""
+    """A limit needs a metric of the experiment to measure it."""
     folder = Folder(tmp_path)
     folder.data["metrics"] = [{"id": "tokens_out", "from": "result", "pointer": "/t"}]
     plan = folder.resolve().plan

@@ -1,4 +1,4 @@
-"""`labledger compare` as it is typed: its forms, gates, report and refusals."""
+"""`labledger compare` on the command line: its formats, gates, report and refusals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Typed = Callable[..., Said]
 
 @pytest.fixture
 def say(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Types `labledger compare WORDS` in this process."""
+    """Type `labledger compare WORDS` in this process."""
 
     def typed(*words: object) -> Said:
         line = ["labledger", "compare", *map(str, words), "--lab-dir", str(path.parent)]
@@ -46,7 +46,7 @@ def say(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
 
 
 def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
-    """Rates, difference, test, power, what was left out, other counts, tasks, and a sentence."""
+    """The table has rates, difference, test, power, exclusions, other counts and a conclusion."""
     runs.make_run(path, LOST)
     printed = say("run-1")
     assert printed.code == 0, printed.err
@@ -62,13 +62,13 @@ def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
         "worse on 7 tasks: t00, t01, t02, t03, t04, t05, t06",
     ):
         assert words in printed.out
-    assert "--errors left-out" not in printed.out  # It would not change a thing.
+    assert "--errors left-out" not in printed.out  # It would change nothing.
     said_so = "treat is worse than base on tasks like these: 77.8 points lower (95 % CI "
     assert lines[-1].startswith(said_so)
 
 
 def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed) -> None:
-    """What another way to count shows is told, and there is nothing that it could contradict."""
+    """Without pairs, another way of counting is reported and contradicts nothing."""
     runs.make_run(path, {"base": "gggPP", "treat": "gggii"})
     printed = say("run-1")
     assert "with --errors all-as-failures: base 40.0%, treat 0.0%, -40.0 points" in printed.out
@@ -77,7 +77,7 @@ def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed)
 
 
 def test_halves_that_pair_nothing_are_not_exit_code_0(path: Path, say: Typed) -> None:
-    """Two runs without a common task are named as what they may be, in every format."""
+    """Two runs without a common task exit with 3 and suggest combining them, in every format."""
     runs.make_run(path, {"base": ["P", "P", "", ""], "treat": ["F", "F", "", ""]}, "one")
     runs.make_run(path, {"base": ["", "", "P", "F"], "treat": ["", "", "F", "F"]}, "two")
     for form in ("table", "markdown", "json"):
@@ -114,7 +114,7 @@ def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
 
 
 def test_json_is_the_document(path: Path, say: Typed) -> None:
-    """On stdout there is JSON alone, as its schema has it, and the same every time."""
+    """Stdout holds only JSON that follows its schema, and it is the same every time."""
     runs.make_run(path, {"base": ["PF", "PP", "P-"], "treat": ["FF", "PF", "PP"]})
     printed = say("run-1", "--format", "json", "--pass-at", "2,1")
     document = json.loads(printed.out)
@@ -122,7 +122,7 @@ def test_json_is_the_document(path: Path, say: Typed) -> None:
     assert printed.out == say("run-1", "--format", "json", "--pass-at", "1,2").out
     (compared,) = document["comparisons"]
     assert [p["k"] for p in compared["a"]["pass_at"]] == [1, 2]
-    # A task of which a slot is not committed is not compared yet.
+    # A task with an open slot is not compared yet.
     assert compared["left_out"] == [
         {"side": "a", "reason": "not_committed", "pairs": 1},
         {"side": "both", "reason": "task_not_finished", "pairs": 1},
@@ -131,7 +131,7 @@ def test_json_is_the_document(path: Path, say: Typed) -> None:
 
 
 def test_markdown_is_a_table(path: Path, say: Typed) -> None:
-    """Every row has as many cells, and no name is taken for markup."""
+    """Every Markdown row has the same number of cells, and names are escaped."""
     runs.make_run(path, {"a_b": "PPF", "treat": "FFP"})
     printed = say("run-1", "--format", "markdown", "--require-not-worse", "0.1")
     lines = printed.out.splitlines()
@@ -145,7 +145,7 @@ def test_markdown_is_a_table(path: Path, say: Typed) -> None:
 
 
 def test_sides_may_have_different_numbers_of_replications(path: Path, say: Typed) -> None:
-    """Each row of pass@k has the values of its own k; a side without that k has none."""
+    """A row of pass@k shows only the sides with at least k replications."""
     letters = {"base": ["P"] * 4, "twice": ["PF"] * 4, "thrice": ["PPF"] * 4}
     runs.make_run(path, letters)
     single = say("run-1", "twice")
@@ -164,7 +164,7 @@ def test_sides_may_have_different_numbers_of_replications(path: Path, say: Typed
 
 
 def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
-    """The gate is named with its limit, and one that is passed says so."""
+    """A missed gate is named with its limit, and a passed gate is reported."""
     runs.make_run(path, LOST)
     printed = say("run-1", "--fail-if-worse", "0.02")
     assert printed.code == 1
@@ -181,7 +181,7 @@ def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
 
 
 def test_equivalence_is_a_verdict_and_a_gate(path: Path, say: Typed) -> None:
-    """The verdict stands beside the decision and in JSON; a missed gate is exit code 1."""
+    """Equivalence is shown beside the decision and in JSON; a missed gate exits with 1."""
     runs.make_run(path, {"base": "PPPPPPPPPPPPF" * 30, "treat": "PPPPPPPPPPPPF" * 30})
     printed = say("run-1", "--equivalent-within", "0.05")
     assert printed.code == 0
@@ -195,8 +195,10 @@ def test_equivalence_is_a_verdict_and_a_gate(path: Path, say: Typed) -> None:
 
 
 def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
-    """It is red where the command fails: missed gates fail, tasks say their figures or are
-    skipped."""
+    """The JUnit report fails exactly where the command fails.
+
+    Missed gates fail; tasks have their figures or are skipped.
+    """
     runs.make_run(path, {"base": "PFPgP", "treat": "FPPPi"}, "one")
     runs.make_run(path, {"base": "PFPP", "treat": "PPPP"}, "two", digests={"t02": "other"})
     report = tmp_path / "reports" / "compare.xml"
@@ -229,7 +231,7 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
 
 
 def test_gates_of_an_unfinished_run_are_not_decided(path: Path, tmp_path: Path, say: Typed) -> None:
-    """Without a gate an unfinished run is compared; with one the exit code is 3, unless missed."""
+    """An unfinished run can be compared; with a gate, it exits with 3 unless the gate is missed."""
     runs.make_run(path, {"base": "PPPPF-", "treat": "PPPPP-"})
     report = tmp_path / "compare.xml"
     assert say("run-1", "--junit", report).code == 0
@@ -255,7 +257,7 @@ def test_gates_of_an_unfinished_run_are_not_decided(path: Path, tmp_path: Path, 
 def test_what_is_mistyped_is_exit_code_2(
     path: Path, say: Typed, words: tuple[str, ...], message: str
 ) -> None:
-    """With the option or the side named, and nothing on stdout."""
+    """A mistyped option or side is named on stderr and exits with 2."""
     runs.make_run(path, LOST)
     printed = say("run-1", *words)
     assert printed.code == 2
@@ -264,7 +266,7 @@ def test_what_is_mistyped_is_exit_code_2(
 
 
 def test_without_the_extra_the_command_says_what_to_install(path: Path, say: Typed) -> None:
-    """A real process of a Python without scipy: exit code 2 and the command to type."""
+    """A real process without scipy exits with 2 and prints the command to install it."""
     runs.make_run(path, LOST)
     words = ["labledger", "compare", "run-1", "--lab-dir", str(path.parent)]
     assert say(words[2]).code == 0

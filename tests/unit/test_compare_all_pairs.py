@@ -1,4 +1,4 @@
-"""All pairs of variants: which are compared, how they are corrected, ranked and grouped."""
+"""All pairs of variants: selection, correction, ranking and groups."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def grouped(comparison: Comparison) -> dict[str, str]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_two_sides_share_a_group_exactly_if_they_are_tied(seed: int) -> None:
-    """Of any outcome of all pairs: groups are tied throughout, maximal, and none is redundant."""
+    """For any outcome, every group is tied, maximal and needed."""
     draw = random.Random(seed)
     count = draw.randint(1, 9)
     tied = {pair for pair in itertools.combinations(range(count), 2) if draw.random() < 0.6}
@@ -57,14 +57,14 @@ def test_two_sides_share_a_group_exactly_if_they_are_tied(seed: int) -> None:
 
 
 def test_groups_stay_few() -> None:
-    """Twenty pairs that each differ in themselves have a million maximal groups, but few here."""
+    """Groups stay few, although this input has a million maximal ones."""
     groups = tie_groups(40, lambda i, j: i // 2 == j // 2)
     assert len(groups) <= 40 * 39 // 2
     assert [letters(n) for n in (0, 25, 26, 701, 702)] == ["a", "z", "aa", "zz", "aaa"]
 
 
 def test_all_pairs_are_one_family(path: Path) -> None:
-    """Each pair, also alone, has an interval and a p value that are corrected for all pairs."""
+    """Interval and p value of each pair are corrected for all pairs, also for a pair alone."""
     runs.make_run(path, VARIANTS)
     document = compare(path, "run-1")
     assert document.family == len(document.comparisons) == 6
@@ -80,7 +80,7 @@ def test_all_pairs_are_one_family(path: Path) -> None:
 
 
 def test_sides_are_ranked_in_overlapping_groups(path: Path) -> None:
-    """Best first; sides share a letter where no difference is shown, which is not transitive."""
+    """Sides are ranked best first, and share a letter where no difference is shown."""
     runs.make_run(path, VARIANTS)
     document = compare(path, "run-1")
     assert grouped(document) == {"best": "a", "good": "ab", "fair": "b", "worst": "c"}
@@ -104,7 +104,7 @@ def test_sides_are_ranked_in_overlapping_groups(path: Path) -> None:
 
 
 def test_all_pairs_of_some_sides(path: Path) -> None:
-    """Some variants of a run, or sides of several runs; what has no trials is last, and tied."""
+    """Variants of a run or sides of several runs can be chosen; sides without trials are last."""
     runs.make_run(path, VARIANTS)
     runs.make_run(path, {"base": "P" * 19 + "F", "gone": "i" * 20}, "run-2")
     assert grouped(compare(path, "run-1", "best", "worst")) == {"best": "a", "worst": "b"}
@@ -119,7 +119,7 @@ def test_all_pairs_of_some_sides(path: Path) -> None:
 
 
 def test_lower_values_come_first_where_they_are_better(path: Path) -> None:
-    """The order is that of the metric's direction; groups are those of its comparisons."""
+    """The ranking follows the metric's direction, and its groups follow the comparisons."""
     letters_of = {"x": "P" * 12, "y": "P" * 12}
     numbers = {"x": [[float(n)] for n in range(12)], "y": [[n + 100.0] for n in range(12)]}
     runs.make_run(path, letters_of, numbers=numbers)
@@ -129,7 +129,7 @@ def test_lower_values_come_first_where_they_are_better(path: Path) -> None:
 
 
 def test_what_is_not_all_pairs_is_refused(path: Path) -> None:
-    """One side, a side named twice, an unknown one, and gates, which need a baseline."""
+    """A single, repeated or unknown side is refused, and so are gates, which need a baseline."""
     runs.make_run(path, VARIANTS)
     runs.make_run(path, {"solo": "P"}, "run-2")
     for words, options, message in (

@@ -1,4 +1,4 @@
-"""Comparisons over real ledgers: what is paired, what is left out, and what is concluded."""
+"""Comparisons over real ledgers: pairs, exclusions and conclusions."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def left_out(comparison: Compared) -> dict[tuple[str, str], int]:
     return {(left.side, left.reason): left.pairs for left in comparison.left_out}
 
 
-# -- what is compared with what
+# -- the sides of a comparison
 
 
 def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
-    """With several treatments, p values and intervals are corrected for how many they are."""
+    """With several treatments, p values and intervals are corrected for their number."""
     runs.make_run(path, {**BASE_BETTER, "other": "FFPPPPPPPPPP", "same": "PPPPPPPPPPPF"})
     document = compare(path, "run-1")
     comparisons = document.comparisons
@@ -61,7 +61,7 @@ def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
         ("base", "same"),
     ]
     p_values = [c.test.p for c in comparisons if c.test]
-    # Seven of twelve tasks lost: exact, since more than half differ. One of two to one: mid-p.
+    # Seven of twelve tasks lost is an exact test, since more than half differ; one of two is mid-p.
     assert p_values == pytest.approx([2 * 0.5**7, (0.5 + 0.125), 1])
     corrected = [c.test.p_adjusted for c in comparisons if c.test]
     assert corrected == pytest.approx([min(1, 3 * p) for p in p_values])
@@ -72,7 +72,7 @@ def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
     alone = only(path, "run-2", "base", "treat")
     assert alone.test is not None
     assert alone.test.p_adjusted is None
-    # What one of three comparisons can show is more than what one alone can.
+    # Among three comparisons, a difference must be larger to be shown.
     assert comparisons[0].detectable is not None
     assert alone.detectable is not None
     assert (comparisons[0].detectable.difference or 2) > (alone.detectable.difference or 2)
@@ -81,7 +81,7 @@ def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
 def test_a_run_that_grows_while_it_is_read_is_compared_without_what_is_new(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks are read before trials: trials of a task that was added in between are not taken."""
+    """Trials of a task that was added during the reading are left out."""
     runs.make_run(path, BASE_BETTER)
     before = pairs._TASKS_SQL + " WHERE run_task.task_idx < 10"
     monkeypatch.setattr(pairs, "_TASKS_SQL", before)
@@ -93,7 +93,7 @@ def test_a_run_that_grows_while_it_is_read_is_compared_without_what_is_new(
 
 
 def test_two_runs_compare_variants_of_the_same_name(path: Path) -> None:
-    """Paired across the runs by task and replication; one named side names the other."""
+    """Two runs are paired by task and replication; naming one side also names the other."""
     runs.make_run(path, {"base": "PPF", "treat": "FFF", "gone": "FFF"}, "one")
     runs.make_run(path, {"base": "PFF", "treat": "PPP"}, "two")
     runs.make_run(path, {"solo": "PPP"}, "three")
@@ -104,7 +104,7 @@ def test_two_runs_compare_variants_of_the_same_name(path: Path) -> None:
         ("one:treat", "two:treat"),
     ]
     assert [c.difference.value for c in comparisons if c.difference] == pytest.approx([-1 / 3, 1])
-    # Runs share variant names: the variant is named all the same.
+    # Both runs have this variant, so its name appears.
     assert only(path, "one:treat", "two").labels == ("one:treat", "two:treat")
     assert only(path, "one:gone", "two:treat").labels == ("one:gone", "two:treat")
     assert only(path, "three", "four").labels == ("three:solo", "four:alone")
@@ -128,7 +128,7 @@ def test_two_runs_compare_variants_of_the_same_name(path: Path) -> None:
 def test_sides_that_make_no_sense_are_refused(
     path: Path, sides: tuple[str, ...], words: str
 ) -> None:
-    """Each with what was found and what to name instead."""
+    """A refusal says what was found and what to name instead."""
     runs.make_run(path, {"base": "P", "treat": "F"}, "one")
     runs.make_run(path, {"solo": "P"}, "two")
     with pytest.raises(InvalidInput, match=words):
@@ -137,14 +137,14 @@ def test_sides_that_make_no_sense_are_refused(
         compare(path, "absent", "one")
 
 
-# -- what is paired, and what is left out
+# -- pairs and exclusions
 
 
 def test_what_the_agent_brought_about_is_not_passed(path: Path) -> None:
-    """Crashes without a verdict, and the verdict error, are failures; the laboratory's are not.
+    """Crashes without a verdict and the verdict error are failures, unless the lab caused them.
 
-    An agent that failed has not passed, whatever its grader did then, nor has one whose grader
-    failed that worked for the other side.
+    An agent that failed has not passed, whatever its grader did. The same holds for a grader that
+    failed but worked for the other side.
     """
     runs.make_run(path, {"base": "PPPPPPPPPP", "treat": "PatEAsigGc"})
     comparison = only(path, "run-1")
@@ -155,8 +155,7 @@ def test_what_the_agent_brought_about_is_not_passed(path: Path) -> None:
 
 
 def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
-    """Errors are left out or count as failures, as asked; the other ways are always reported
-    too."""
+    """Errors are left out or count as failures, as chosen, and the other ways are reported, too."""
     runs.make_run(path, {"base": "PPPPPPPP-", "treat": "PPatEAip-"})
     shown = {errors: only(path, "run-1", errors=errors) for errors in ErrorCounting}
     assert [shown_one.pairs for shown_one in shown.values()] == [6, 6, 3, 7]
@@ -190,7 +189,7 @@ def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
     ],
 )
 def test_other_ways_of_counting_say_what_they_would_if_asked(path: Path, letters: Any) -> None:
-    """With replications, of which some are lost, and where no trial counts as before."""
+    """The other ways of counting match a direct request, also with lost replications."""
     runs.make_run(path, letters)
     shown = {errors: only(path, "run-1", errors=errors) for errors in ErrorCounting}
     for errors, comparison in shown.items():
@@ -202,7 +201,7 @@ def test_other_ways_of_counting_say_what_they_would_if_asked(path: Path, letters
 
 
 def test_a_side_that_lost_a_trial_keeps_the_others_of_its_task(path: Path) -> None:
-    """The lost one is named, whichever side it is of, and pairs are as many as the fewer trials."""
+    """A lost trial is named, and its task keeps the other trials of that side."""
     runs.make_run(path, {"base": ["PPF", "PFi", "PP"], "treat": ["PFi", "FFF", "F"]})
     comparison = only(path, "run-1")
     assert left_out(comparison) == {
@@ -218,7 +217,7 @@ def test_a_side_that_lost_a_trial_keeps_the_others_of_its_task(path: Path) -> No
 
 
 def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: Path) -> None:
-    """A time-out with the verdict pass passed, unless `--errors strict` was asked for."""
+    """With `--errors strict`, a time-out with the verdict pass is a failure."""
     runs.make_run(path, {"base": "PPFg", "treat": "TPAg"})
     for errors, only_a in (("as-failures", 0), ("strict", 1)):
         comparison = only(path, "run-1", errors=ErrorCounting(errors))
@@ -233,7 +232,7 @@ def test_the_strict_rule_fails_an_agent_that_failed_whatever_its_verdict(path: P
 
 
 def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:
-    """Tasks that changed, are not there, or are not committed yet are counted and left out."""
+    """Tasks that changed, are missing or are not committed are counted and left out."""
     runs.make_run(path, {"base": "PPPPP"}, "one", digests={"t01": "old"})
     runs.make_run(path, {"base": "PPP-"}, "two", digests={"t01": "new"})
     comparison = only(path, "one", "two")
@@ -252,7 +251,7 @@ def test_both_sides_must_have_the_task_as_it_was(path: Path) -> None:
 
 
 def test_other_graders_and_images_are_told(path: Path) -> None:
-    """Between runs, whatever else could make the difference is a warning."""
+    """Between runs, each difference that could explain the result is a warning."""
     first = {"benchmark": {"name": "x"}, "grader": {"command": ["a"]}}
     second = {
         "benchmark": {"name": "y"},
@@ -270,7 +269,7 @@ def test_other_graders_and_images_are_told(path: Path) -> None:
 
 
 def test_nothing_paired_is_said(path: Path) -> None:
-    """Without a pair there are no figures, and no gate is passed."""
+    """Without a pair there are no figures, and no gate passes."""
     runs.make_run(path, {"base": "ii", "treat": "PP"})
     document = compare(path, "run-1", fail_if_worse=0.5, require_not_worse=0.5)
     (compared,) = document.comparisons
@@ -283,7 +282,7 @@ def test_nothing_paired_is_said(path: Path) -> None:
 
 
 def test_a_difference_is_shown(path: Path) -> None:
-    """Seven of twelve tasks lost: worse, by as much as the tables say."""
+    """Seven of twelve tasks lost is worse, by the tabulated interval."""
     runs.make_run(path, BASE_BETTER)
     comparison = only(path, "run-1")
     low, high = paired_rates.tango_interval(0, 7 * 11 / 12, 11, 0.95)
@@ -299,7 +298,7 @@ def test_a_difference_is_shown(path: Path) -> None:
 
 
 def test_no_difference_says_what_could_have_been_seen(path: Path) -> None:
-    """A difference that is not shown comes with the smallest detectable one."""
+    """A comparison without a shown difference has the smallest detectable difference."""
     runs.make_run(path, {"base": "PPPPPPPPPPPF", "treat": "FPPPPPPPPPPF"})
     comparison = only(path, "run-1")
     assert comparison.decision.verdict == "not_shown"
@@ -314,7 +313,7 @@ def test_no_difference_says_what_could_have_been_seen(path: Path) -> None:
 
 
 def test_without_discordant_pairs_their_share_is_supposed(path: Path) -> None:
-    """No pair differs: the interval still has a width, and power supposes that some would."""
+    """If no pair differs, the interval has a width, and power assumes that some pairs differ."""
     runs.make_run(path, {"base": "PPPPPPPPPPFF", "treat": "PPPPPPPPPPFF"})
     comparison = only(path, "run-1")
     assert comparison.detectable is not None
@@ -323,22 +322,22 @@ def test_without_discordant_pairs_their_share_is_supposed(path: Path) -> None:
     runs.make_run(path, {"base": "PF" * 20, "treat": "FP" * 10 + "PF" * 10}, "half")
     half = only(path, "half").detectable
     assert half is not None
-    # Twenty of forty pairs, and one more, since pairs without replications say little.
+    # Twenty of forty pairs, plus one, since pairs without replications say little.
     assert half.discordant == pytest.approx(0.5 + 0.5 / 41, abs=1e-3)
     assert comparison.difference is not None
     assert (comparison.difference.high or 0) > 0.2
 
 
 def test_replications_are_clustered_in_their_tasks(path: Path) -> None:
-    """Six tasks three times over are not eighteen: the test and the interval are of tasks."""
+    """Six tasks in three replications count as six tasks, not as eighteen."""
     runs.make_run(path, {"base": ["PPP"] * 5 + ["PPF"], "treat": ["FFF"] * 4 + ["PPP", "PPF"]})
     comparison = only(path, "run-1")
     assert (comparison.tasks, comparison.pairs, comparison.replications) == (6, 18, 3)
-    assert comparison.counts is None  # Trials of one task are not pairs of their own.
+    assert comparison.counts is None  # Trials of one task are not independent pairs.
     runs.make_run(path, {"base": "PPPPPP", "treat": "FFFFPP"}, "single")
     single = only(path, "single")
     assert comparison.test is not None
-    assert comparison.test.p > 0.05  # Of eighteen tasks it would be 0.0006.
+    assert comparison.test.p > 0.05  # With eighteen tasks it would be 0.0006.
     assert comparison.difference is not None
     assert single.difference is not None
     assert comparison.difference.low == pytest.approx(single.difference.low, abs=0.04)
@@ -351,7 +350,7 @@ def test_replications_are_clustered_in_their_tasks(path: Path) -> None:
 
 
 def test_chosen_k_are_reported(path: Path) -> None:
-    """pass@k and pass^k for the k asked for."""
+    """pass@k and pass^k are reported for the requested k."""
     runs.make_run(path, {"base": ["PF", "PP"], "treat": ["PF", "FF"]})
     comparison = only(path, "run-1", pass_at=(1, 2, 3))
     assert [(p.k, p.tasks) for p in comparison.a.pass_at] == [(1, 2), (2, 2), (3, 0)]
@@ -360,8 +359,10 @@ def test_chosen_k_are_reported(path: Path) -> None:
 
 
 def test_differences_of_pass_at_k_have_intervals(path: Path) -> None:
-    """For both estimands, over the tasks with k trials on both sides, corrected for the family;
-    a suite that was tried once has none."""
+    """Differences of pass@k have corrected intervals for both estimands.
+
+    They use the tasks with k trials on both sides. A suite with one replication has none.
+    """
     letters = {
         "base": ["PFFFFF", "PPPPFF", "FFFFFF", "PFFFFFFF"] * 4,
         "treat": ["PPPPFF", "PPPPFF", "PFFFFF", "PPPPPPPP"] * 4,
@@ -389,7 +390,7 @@ def test_differences_of_pass_at_k_have_intervals(path: Path) -> None:
 
 
 def test_any_numeric_metric(path: Path) -> None:
-    """Compared by its own values, whatever the verdict, but for trials of a broken laboratory."""
+    """A metric is compared by its values, whatever the verdict, unless the lab broke the trial."""
     letters = "PFPFaPPFi"
     base = [[float(n)] for n in range(9)]
     treat = [[n + 2.0 + n % 3] for n in range(9)]
@@ -410,18 +411,18 @@ def test_any_numeric_metric(path: Path) -> None:
 
 
 def test_huge_numbers_are_compared_or_left_out(path: Path) -> None:
-    """Squares that no double holds harm nothing; sums that none holds are never begun."""
+    """Values whose squares overflow are compared; values whose sums overflow are left out."""
     numbers = {"base": [[1e280]] * 8 + [[1e308]], "treat": [[n * 1e279] for n in range(9)]}
     runs.make_run(path, {"base": "P" * 9, "treat": "P" * 9}, numbers=numbers)
     comparison = only(path, "run-1", metric="tokens")
     assert left_out(comparison) == {("a", "number_too_large"): 1}
     assert comparison.decision.verdict == "lower"
     assert comparison.effect is not None
-    assert comparison.effect.value == pytest.approx(-6.5 / 6**0.5)  # Mean and deviation of 3 to 10.
+    assert comparison.effect.value == pytest.approx(-6.5 / 6**0.5)  # Of 3 to 10.
 
 
 def test_the_primary_metric_by_its_name(path: Path) -> None:
-    """A score's own number; a grade_error's is kept, not counted."""
+    """The primary metric is the score; the score of a grade_error is kept and not counted."""
     runs.make_run(path, {"base": "PPFG", "treat": "PFFP"})
     comparison = only(path, "run-1", metric="resolved")
     assert comparison.difference is not None
@@ -432,7 +433,7 @@ def test_the_primary_metric_by_its_name(path: Path) -> None:
 
 
 def test_swapping_the_sides_negates_the_difference(path: Path) -> None:
-    """Whatever there is to compare, A against B is B against A turned round."""
+    """In every case, comparing A with B is the negative of comparing B with A."""
     letters = {"base": ["PPF", "PFa", "FFF", "PPi", "PPP", "FPP"] * 3, "treat": ["FPP", "PPE"] * 9}
     numbers = {v: [[float(7 * n % 5 + r) for r in range(3)] for n in range(18)] for v in letters}
     numbers["treat"] = [[3 * n**0.5 for n in row] for row in numbers["treat"]]
@@ -451,24 +452,24 @@ def test_swapping_the_sides_negates_the_difference(path: Path) -> None:
         assert one.a == other.b
         assert one.detectable is not None
         assert other.detectable is not None
-        # A pass rate is moved away from A's rate.
+        # A pass rate is shifted away from A's rate.
         near = 0.05 if metric == "pass_rate" else 1e-9
         assert one.detectable.difference == pytest.approx(other.detectable.difference, rel=near)
 
 
 def test_nothing_is_drawn_at_random(path: Path) -> None:
-    """The same trials give the same document, whatever the seed that earlier versions took."""
+    """The same trials give the same document, whatever seed earlier versions took."""
     numbers = {"base": [[float(n * n % 17)] for n in range(40)], "treat": [[8.6]] * 40}
     runs.make_run(path, {"base": "P" * 40, "treat": "P" * 40}, numbers=numbers)
     one, other = (compare(path, "run-1", metric="tokens", seed=seed).as_json() for seed in (1, 2))
     assert {**one, "seed": 2} == other
 
 
-# -- one estimand, one story
+# -- estimands
 
 
 def test_this_suite_or_tasks_like_these(path: Path) -> None:
-    """Three of twenty tasks fell: shown for the suite, not for tasks like these; both are named."""
+    """Three failing tasks of twenty are shown for this suite and not for tasks like these."""
     a, b = ["P" * 20] * 20, ["F" * 20] * 3 + ["P" * 20] * 17
     runs.make_run(path, {"base": a, "treat": b})
     tasks = compare(path, "run-1", require_not_worse=0.05)
@@ -485,8 +486,7 @@ def test_this_suite_or_tasks_like_these(path: Path) -> None:
 
 
 def test_a_suite_that_was_tried_once_has_no_answer(path: Path) -> None:
-    """Without replications the suite's variance is unknown: the comparison says so and passes
-    no gate."""
+    """A suite with one replication has no variance; the comparison says so and no gate passes."""
     runs.make_run(path, BASE_BETTER)
     document = compare(path, "run-1", estimand=Estimand.SUITE, fail_if_worse=0.1)
     (one,) = document.comparisons
@@ -498,7 +498,7 @@ def test_a_suite_that_was_tried_once_has_no_answer(path: Path) -> None:
 
 
 def test_tasks_of_one_cluster_count_once(path: Path) -> None:
-    """The resolved experiment names the field; an option names another one, or one for all runs."""
+    """The cluster field comes from the experiment or an option, and a cluster counts once."""
     letters = {"base": "P" * 12 + "F" * 8, "treat": "F" * 12 + "P" * 8}
     payloads = {f"t{n:02d}": {"repo": str(n // 4), "name": n} for n in range(20)}
     clustered = {"dataset": {"cluster": "task.repo"}}
@@ -523,7 +523,7 @@ def test_tasks_of_one_cluster_count_once(path: Path) -> None:
 
 
 def test_replications_need_not_pair(path: Path) -> None:
-    """Each side has a trial that counts, of another number: the task is compared all the same."""
+    """A task is compared even if its sides have different numbers of trials."""
     runs.make_run(path, {"base": ["Pi"] * 8, "treat": ["iF"] * 8})
     comparison = only(path, "run-1")
     assert (comparison.tasks, comparison.pairs, comparison.decision.verdict) == (8, 8, "worse")
@@ -532,7 +532,7 @@ def test_replications_need_not_pair(path: Path) -> None:
 
 
 def test_all_figures_are_of_the_same_trials_with_the_same_weights(path: Path) -> None:
-    """Three tasks with ten trials and twelve with one: difference, sides and odds ratio agree."""
+    """Difference, sides and odds ratio use the same trials with the same weights."""
     heavy, light = ["F" * 10] * 3, ["P"] * 12
     runs.make_run(path, {"base": ["P" * 10] * 3 + ["F"] * 12, "treat": heavy + light})
     comparison = only(path, "run-1")
@@ -546,7 +546,7 @@ def test_all_figures_are_of_the_same_trials_with_the_same_weights(path: Path) ->
 
 
 def test_an_odds_ratio_is_as_infinite_one_way_as_the_other(path: Path) -> None:
-    """25 against none is no number, whichever side has them."""
+    """An odds ratio of 25 to 0 is infinite and has no number, in either direction."""
     runs.make_run(path, {"base": "P" * 25, "treat": "F" * 25})
     for sides in (("base", "treat"), ("treat", "base")):
         comparison = only(path, "run-1", *sides)
@@ -555,15 +555,14 @@ def test_an_odds_ratio_is_as_infinite_one_way_as_the_other(path: Path) -> None:
 
 
 def test_a_constant_shift_is_shown(path: Path) -> None:
-    """By exactly 2 in all fifty tasks: higher, but nothing varies, so there is no interval."""
+    """A constant difference of 2 in fifty tasks is shown, but has no interval."""
     numbers = {"base": [[float(n)] for n in range(50)], "treat": [[n + 2.0] for n in range(50)]}
     runs.make_run(path, {"base": "P" * 50, "treat": "P" * 50}, numbers=numbers)
     comparison = only(path, "run-1", metric="tokens")
     assert comparison.decision.verdict == "higher"
     assert comparison.difference == Estimate(2.0, None, None)
     assert "no 95 % CI, because all tasks differ by the same amount" in comparison.decision.text
-    # The test of the difference against the limit decides whether B is worse; what must be shown
-    # needs an interval.
+    # The test against the limit decides whether B is worse; other gates need an interval.
     options = {"metric": "tokens", "lower_is_better": True}
     for gates, passed in (
         ({"fail_if_worse": 0.0}, False),
@@ -577,15 +576,14 @@ def test_a_constant_shift_is_shown(path: Path) -> None:
 
 
 def test_a_skewed_metric_is_warned_of(path: Path) -> None:
-    """Where one task of twelve makes up the mean, a warning says that the interval is
-    unreliable."""
+    """If one task of twelve dominates the mean, a warning says that the interval is unreliable."""
     numbers = {"base": [[0.0]] * 12, "treat": [[1.0 + n % 3] for n in range(11)] + [[400.0]]}
     runs.make_run(path, {"base": "P" * 12, "treat": "P" * 12}, numbers=numbers)
     assert any("skewed" in warning for warning in only(path, "run-1", metric="tokens").warnings)
 
 
 def test_a_metric_that_is_too_skewed_has_no_interval(path: Path) -> None:
-    """One task of twenty differs by far more: B is shown to be worse, but not by how little."""
+    """If one task of twenty differs by far more, B is worse, but there is no interval."""
     numbers = {"base": [[0.0]] * 20, "treat": [[1.0 + n % 3] for n in range(19)] + [[400.0]]}
     runs.make_run(path, {"base": "P" * 20, "treat": "P" * 20}, numbers=numbers)
     options: dict[str, Any] = {"metric": "tokens", "lower_is_better": True}
@@ -603,7 +601,7 @@ def test_a_metric_that_is_too_skewed_has_no_interval(path: Path) -> None:
 
 
 def test_skewness_of_many_tasks_needs_no_warning(path: Path) -> None:
-    """The interval of fifty tasks has grown by it, on the side of the long tail."""
+    """The skewness correction widens the interval of fifty tasks on the side of the long tail."""
     numbers = {"base": [[0.0]] * 50, "treat": [[1.2 ** (n % 25)] for n in range(50)]}
     runs.make_run(path, {"base": "P" * 50, "treat": "P" * 50}, numbers=numbers)
     comparison = only(path, "run-1", metric="tokens")
@@ -615,7 +613,7 @@ def test_skewness_of_many_tasks_needs_no_warning(path: Path) -> None:
 
 
 def test_a_difference_that_is_shown_is_never_said_to_be_nothing() -> None:
-    """Less than a twentieth of a point keeps its digits; none at all is 0.0."""
+    """A difference below a twentieth of a point keeps its digits; no difference is 0.0."""
     values = (0.0003, -0.0003, 0.0, 0.123)
     assert [comparison_sentences.amount(value, document()) for value in values] == [
         *("0.03 points", "0.03 points", "0.0 points", "12.3 points"),
@@ -627,7 +625,7 @@ def test_a_difference_that_is_shown_is_never_said_to_be_nothing() -> None:
 
 
 def test_a_run_and_a_variant(path: Path) -> None:
-    """The baseline against it; the baseline itself lacks another, and near misses are named."""
+    """RUN VARIANT compares the baseline with it; the baseline alone and near misses are refused."""
     runs.make_run(path, {"base": "PPF", "treat": "PFF", "other": "FFF"})
     assert only(path, "run-1", "treat").labels == ("base", "treat")
     assert only(path, "run-1", "other") == only(path, "run-1", "base", "other")
@@ -643,16 +641,16 @@ def test_a_run_and_a_variant(path: Path) -> None:
 
 
 def test_gates_go_by_the_interval(path: Path) -> None:
-    """Shown to be worse by more than X closes one; not shown to be less worse closes the other."""
+    """One gate fails if B is worse by more than X; the other needs proof that it is not."""
     runs.make_run(path, BASE_BETTER)
     difference = only(path, "run-1").difference
     assert difference is not None
     assert difference.low is not None
     assert difference.high is not None
     expected = {
-        -difference.high - 0.01: (False, False),  # The whole interval is beyond such a loss.
-        -difference.high + 0.01: (True, False),  # It holds it.
-        -difference.low + 0.01: (True, True),  # It is all on this side.
+        -difference.high - 0.01: (False, False),  # All of it is beyond the limit.
+        -difference.high + 0.01: (True, False),  # The limit is within it.
+        -difference.low + 0.01: (True, True),  # All of it is within the limit.
     }
     for limit, passed in expected.items():
         gates = compare(path, "run-1", fail_if_worse=limit, require_not_worse=limit).gates
@@ -662,8 +660,10 @@ def test_gates_go_by_the_interval(path: Path) -> None:
 
 
 def test_equivalence_goes_by_the_interval(path: Path) -> None:
-    """Both sides are equivalent where the whole interval is within the limit, different where it is
-    beyond; the gate asks for the first, and for no direction."""
+    """Sides are equivalent if the whole interval is within the limit, and different if beyond.
+
+    The gate requires equivalence, whatever the direction.
+    """
     runs.make_run(path, BASE_BETTER)
     difference = only(path, "run-1").difference
     assert difference is not None
@@ -681,7 +681,7 @@ def test_equivalence_goes_by_the_interval(path: Path) -> None:
         assert (equivalence.verdict, document.gates[0].passed) == (verdict, passed)
         assert words in equivalence.text
         assert words in document.gates[0].text
-        # A difference that is shown stays one, however small the limit says that it is.
+        # A shown difference stays shown, even within the limit.
         assert document.comparisons[0].decision.verdict == "worse"
     assert only(path, "run-1").equivalence is None
     suite = compare(path, "run-1", require_equivalent=1.0, estimand=Estimand.SUITE)
@@ -731,7 +731,7 @@ def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
 def test_too_few_are_those_that_can_show_nothing(
     path: Path, tasks: int, trials: int, clusters: int | None, words: str
 ) -> None:
-    """What could have been found is said of the design, with its replications and clusters."""
+    """Detectable differences depend on the design, with its replications and clusters."""
     payloads = {f"t{n:02d}": {"repo": f"r{n % (clusters or 1)}"} for n in range(tasks)}
     passed = {
         "base": ["PF" * 5, "P" * 10, "F" * 10, "P" * 10] * 10,
@@ -745,7 +745,7 @@ def test_too_few_are_those_that_can_show_nothing(
 
 
 def test_a_gate_is_missed_where_every_task_of_every_cluster_is_lost(path: Path) -> None:
-    """The largest effect that there is fails the gate, although nothing varies."""
+    """A gate fails at the largest possible effect, although no variance can be estimated."""
     payloads = {f"t{n:02d}": {"repo": f"r{n % 12}"} for n in range(60)}
     runs.make_run(path, {"base": "P" * 60, "treat": "F" * 60}, payloads=payloads)
     document = compare(path, "run-1", cluster="task.repo", fail_if_worse=0.0)
@@ -768,14 +768,14 @@ def test_a_gate_is_missed_where_every_task_of_every_cluster_is_lost(path: Path) 
     ],
 )
 def test_options_that_make_no_sense_are_refused(option: dict[str, Any], words: str) -> None:
-    """Options out of range, or that contradict each other, are refused with their name."""
+    """Options that are out of range or contradict each other are refused by name."""
     with pytest.raises(InvalidInput, match=words):
         CompareOptions(**option).check()
 
 
 @thorough
 def test_gates_seldom_fail_by_chance_however_many_treatments() -> None:
-    """With twenty treatments that do not differ, a gate is missed once in forty runs at most."""
+    """With twenty equal treatments, a gate fails in at most one run of forty."""
     chance = np.random.default_rng(40)
     for family in (1, 20):
         options = CompareOptions(fail_if_worse=0.0)
@@ -790,7 +790,7 @@ def test_gates_seldom_fail_by_chance_however_many_treatments() -> None:
             compared, figures = [one for one, _ in drawn], [sample for _, sample in drawn]
             gates = list(decide_gates(compared, figures, document(family), options.gates))
             alarms += not all(gate.passed for gate in gates)
-            # A gate never stands beside a decision that says otherwise.
+            # A gate never contradicts the decision beside it.
             for gate, one in zip(gates, compared, strict=True):
                 verdict = decide(one, document(family)).verdict
                 assert gate.passed == (verdict != "worse")
@@ -798,12 +798,12 @@ def test_gates_seldom_fail_by_chance_however_many_treatments() -> None:
 
 
 def document(family: int = 1) -> Comparison:
-    """What comparisons of pass rates have in common, without the comparisons themselves."""
+    """Return a document of pass-rate comparisons, without the comparisons."""
     return Comparison("pass_rate", False, 0.95, "as-failures", 0, (), (), "tasks", None, family)
 
 
 def of_values(a: Any, b: Any, family: int) -> tuple[Compared, Sample]:
-    """One of `family` comparisons of tasks that were tried once, and its sample."""
+    """Return one of `family` comparisons of tasks with one replication, and its sample."""
     groups = [tuple((float(value),) for value in values) for values in (a, b)]
     paired = Paired(tuple(map(str, range(len(a)))), groups[0], groups[1], ())
     figures = Sample(paired.a, paired.b, None, CompareOptions(), family)

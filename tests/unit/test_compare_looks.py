@@ -1,4 +1,4 @@
-"""What is said of runs that can still grow, or have grown, after someone looked at them."""
+"""Comparisons of runs that can still grow, or that grew after a look."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AHEAD = {"base": "F" * 6 + "P" * 14 + "-" * 20, "treat": "P" * 20 + "-" * 20}
 
 
 def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
-    """What a fixed-sample test calls better is not called so at an interim look."""
+    """A difference that a fixed-sample test would show is not shown at an interim look."""
     runs.make_run(path, AHEAD)
     (comparison,) = compare(path, "run-1").comparisons
     a, b = [(0.0,)] * 6 + [(1.0,)] * 14, [(1.0,)] * 20
@@ -53,7 +53,7 @@ def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
 
 
 def test_much_evidence_is_shown_before_a_run_is_finished(path: Path) -> None:
-    """Thirty tasks to none are enough for a sequence."""
+    """Thirty tasks to none are enough evidence for a confidence sequence."""
     runs.make_run(path, {"base": "F" * 30 + "-" * 5, "treat": "P" * 30 + "-" * 5})
     (comparison,) = compare(path, "run-1").comparisons
     assert comparison.decision.verdict == "better"
@@ -61,7 +61,7 @@ def test_much_evidence_is_shown_before_a_run_is_finished(path: Path) -> None:
 
 
 def test_metrics_and_suites_are_not_decided_before_a_run_is_finished(path: Path) -> None:
-    """There is no interval that holds at all looks, so there is none, and gates are missed."""
+    """Metrics and suites have no interval valid at all looks, so none is shown and gates fail."""
     numbers = {"base": [[float(n % 3)] for n in range(30)], "treat": [[9.0 + n] for n in range(30)]}
     letters = {"base": "P" * 20 + "-" * 10, "treat": "P" * 20 + "-" * 10}
     runs.make_run(path, letters, numbers=numbers)
@@ -82,7 +82,7 @@ def test_metrics_and_suites_are_not_decided_before_a_run_is_finished(path: Path)
 
 
 def test_a_part_of_a_cluster_does_not_count_yet(path: Path) -> None:
-    """A sequence counts clusters of which every slot is committed, as shares of the largest."""
+    """A sequence counts only clusters without open slots, as shares of the largest cluster."""
     payloads = {f"t{n:02d}": {"repo": str(n // 4)} for n in range(40)}
     runs.make_run(
         path, {"base": "F" * 22 + "-" * 18, "treat": "P" * 22 + "-" * 18}, payloads=payloads
@@ -94,7 +94,7 @@ def test_a_part_of_a_cluster_does_not_count_yet(path: Path) -> None:
 
 
 def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
-    """It was finished once and could be looked at; a run with all tasks at once was not."""
+    """An extended run uses a sequence, because it may have been compared before it grew."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 8)
         for idx in range(8):
@@ -115,8 +115,10 @@ def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
 
 
 def test_a_sequence_holds_at_all_looks_together() -> None:
-    """Of runs without a difference that are looked at five times few are called different; the
-    fixed-sample test calls more than one of ten so."""
+    """Over five looks at equal sides, a sequence rarely shows a difference.
+
+    The fixed-sample test shows one in more than a tenth of the cases.
+    """
     chance = np.random.default_rng(3)
     shown = {"sequence": 0, "test": 0}
     for _ in range(80):
@@ -134,7 +136,7 @@ def test_a_sequence_holds_at_all_looks_together() -> None:
 
 
 def test_interval_and_test_of_a_sequence_cannot_disagree() -> None:
-    """The interval leaves out 0 exactly where p is below the level, with clusters, too."""
+    """The interval excludes 0 exactly where p is below the level, also with clusters."""
     chance = np.random.default_rng(4)
     for count in (5, 40):
         names = [str(n // 3) for n in range(count)]
@@ -150,7 +152,7 @@ def test_interval_and_test_of_a_sequence_cannot_disagree() -> None:
 
 
 def test_a_bet_on_single_pairs_is_a_known_mixture() -> None:
-    """For B ahead in all n tasks, one side of the bet is a mean of (1 + stake)ⁿ over the stakes."""
+    """If B leads in all n tasks, a side of the bet is the mean of (1 + stake)ⁿ over the stakes."""
     n = 12
     theta = np.cos((2 * np.arange(1, 129) - 1) * np.pi / 512)
     expected = 2 / np.mean((1 + theta) ** n)
@@ -159,7 +161,7 @@ def test_a_bet_on_single_pairs_is_a_known_mixture() -> None:
 
 @pytest.mark.usefixtures("one_chart_process")
 def test_a_report_compares_what_compare_does(path: Path) -> None:
-    """--metric, --errors and --cluster of a report are those of its comparisons."""
+    """--metric, --errors and --cluster of a report work as in `compare`."""
     numbers = {"base": [[float(n)] for n in range(12)], "treat": [[2.5 * n] for n in range(12)]}
     runs.make_run(path, {"base": "P" * 12, "treat": "P" * 11 + "i"}, numbers=numbers)
     options = {"metric": "tokens", "lower_is_better": True}

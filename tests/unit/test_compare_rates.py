@@ -34,7 +34,7 @@ def test_exact_intervals_as_published() -> None:
 
 
 def test_intervals_of_few_tasks_hold_near_the_ends() -> None:
-    """Enumerated: whatever the rate, at most one interval in twenty misses it."""
+    """At any true rate, at most one exact interval in twenty misses it, by enumeration."""
     for tasks in (1, 5, 12, 50):
         estimates = [
             rates.rate([[1.0]] * passed + [[0.0]] * (tasks - passed), ALL)
@@ -52,7 +52,7 @@ def _holds(estimate: samples.Estimate, truth: float) -> bool:
 
 @pytest.mark.parametrize("replications", [1, 4])
 def test_rates_at_the_edges_have_a_width(replications: int) -> None:
-    """All passed, or none: the interval is that of as many tasks, whatever the replications."""
+    """If all or no trials passed, the interval is the interval of that many tasks."""
     for value in (0.0, 1.0):
         estimate = rates.rate([[value] * replications] * 10, ALL)
         low, high = proportion_confint(value * 10, 10, method="beta")
@@ -63,7 +63,7 @@ def test_rates_at_the_edges_have_a_width(replications: int) -> None:
 
 
 def test_replications_count_for_what_they_are_worth() -> None:
-    """Copies of a trial add nothing; independent replications add, but less than new tasks."""
+    """Copies of a trial add nothing; independent replications add less than new tasks."""
     tasks = [[1.0], [0.0]] * 15
     copied = rates.rate([group * 5 for group in tasks], ALL)
     assert copied == rates.rate(tasks, ALL)
@@ -76,7 +76,8 @@ def test_replications_count_for_what_they_are_worth() -> None:
 
 @pytest.mark.parametrize("shape", ["mostly one trial", "one or three", "three"])
 def test_the_rate_of_a_suite_holds_with_unequal_trials(shape: str) -> None:
-    """Tasks with a single trial vary, too. One in twenty of the 400 seeded suites may be missed.
+    """The interval of a suite with unequal trials misses at most one of twenty of 400 seeded
+    suites.
 
     Two simulation errors beyond that are 2.2 %.
     """
@@ -98,7 +99,7 @@ def test_the_rate_of_a_suite_holds_with_unequal_trials(shape: str) -> None:
 
 
 def test_a_suite_whose_trials_never_vary_keeps_a_width() -> None:
-    """If all trials passed, the interval is the binomial one for the total number of trials."""
+    """If all trials passed, the interval is the binomial interval of all trials."""
     estimate = rates.suite_rate([[1.0] * 4] * 5, ALL)
     low, high = proportion_confint(20, 20, method="beta")
     assert estimate.bounds == (pytest.approx(low), pytest.approx(high))
@@ -115,12 +116,12 @@ def _width(estimate: samples.Estimate) -> float:
 
 
 def test_tasks_weigh_alike() -> None:
-    """A task that lost replications counts as much as the others."""
+    """A task with lost replications weighs as much as the others."""
     assert rates.rate([[1.0, 1.0, 1.0], [0.0]], ALL).value == 0.5
 
 
 def test_effective_sizes_stay_between_tasks_and_trials() -> None:
-    """Whatever the data, replications are worth something from nothing to a task each."""
+    """The effective size is at least the number of tasks and at most the number of trials."""
     chance = random.Random(2)
     for _ in range(200):
         sizes = [chance.randint(1, 6) for _ in range(chance.randint(1, 12))]
@@ -137,7 +138,7 @@ def test_effective_sizes_stay_between_tasks_and_trials() -> None:
 
 
 def test_pass_at_k_is_the_average_over_all_choices() -> None:
-    """Both estimators are what drawing k of the n trials gives, over every draw there is."""
+    """Both estimators equal the average over every draw of k of the n trials."""
     for n in range(1, 7):
         for passed in range(n + 1):
             trials = [1] * passed + [0] * (n - passed)
@@ -150,7 +151,7 @@ def test_pass_at_k_is_the_average_over_all_choices() -> None:
 
 
 def test_pass_at_k_as_chen_computes_it() -> None:
-    """The product that Chen et al. 2021 (arXiv:2107.03374, figure 3) give in numpy agrees."""
+    """The result equals the numpy product in Chen et al. 2021 (arXiv:2107.03374, figure 3)."""
     for n, passed, k in ((200, 3, 10), (200, 100, 100), (100, 1, 100), (5, 0, 2)):
         product = math.prod(1 - k / i for i in range(n - passed + 1, n + 1))
         expected = 1.0 if n - passed < k else 1 - product
@@ -158,7 +159,7 @@ def test_pass_at_k_as_chen_computes_it() -> None:
 
 
 def test_pass_at_one_is_the_pass_rate() -> None:
-    """With k = 1 both are the rate itself, interval and all."""
+    """With k = 1, both estimates and their intervals equal the pass rate."""
     groups = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
     single_rate = rates.pass_at(groups, 1, ALL)
     expected = rates.rate(groups, ALL)
@@ -170,7 +171,7 @@ def test_pass_at_one_is_the_pass_rate() -> None:
 
 
 def test_tasks_with_too_few_replications_are_left_out() -> None:
-    """Only tasks with k trials can say something of k; where there are none, nothing does."""
+    """Only tasks with k trials count for pass@k; without such a task there is no value."""
     groups = [[1.0, 1.0], [0.0]]
     estimate = rates.pass_at(groups, 2, ALL)
     assert estimate.tasks == 1
@@ -180,7 +181,7 @@ def test_tasks_with_too_few_replications_are_left_out() -> None:
 
 
 def test_intervals_of_pass_at_k_hold_near_their_ends() -> None:
-    """Of ten trials, pass@5 has two disjoint groups: its interval is not that of ten trials."""
+    """Ten trials hold two disjoint groups of five, so pass@5 is known less well than a rate."""
     chance = np.random.default_rng(2)
     population = chance.beta(1.5, 1.5, 100_000)
     truths = float(np.mean(1 - (1 - population) ** 5)), float(np.mean(population**5))
@@ -198,7 +199,7 @@ def test_intervals_of_pass_at_k_hold_near_their_ends() -> None:
 
 
 def test_pass_at_k_of_clusters_is_worth_its_clusters() -> None:
-    """Forty tasks of four repositories, whose tasks are alike, have a wide interval."""
+    """Forty similar tasks in four repositories have a wide interval."""
     groups = [[1.0, 1.0]] * 20 + [[0.0, 0.0]] * 20
     clusters = [str(n // 10) for n in range(40)]
     alone, together = (rates.pass_at(groups, 2, ALL, named).any for named in (None, clusters))

@@ -1,4 +1,4 @@
-"""What an experiment adds to a run, and which changes of it would touch cells that the run has."""
+"""What an experiment adds to a run, and which changes would affect existing cells."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Folder:
 def grow(
     before: ResolvedExperiment, after: ResolvedExperiment, slots: list[Slot] | None = None
 ) -> tuple[Growth, list[str]]:
-    """What `after` adds to a run of `before`, and what differs for the cells of that run."""
+    """Return what `after` adds to a run of `before`, and what differs for its cells."""
     rows = {task.task_id: task.row_digest for task in before.tasks}
     known = list(before.slots()) if slots is None else slots
     growth = experiment_differences.find_growth(after, known, before.variants, rows)
@@ -46,7 +46,7 @@ def add_variant(folder: Folder, **runtime: Any) -> None:
 
 @pytest.mark.parametrize("schedule", ["paired_interleaved", "variant_sequential", "randomized"])
 def test_new_slots_follow_in_the_order_of_the_experiment(folder: Folder, schedule: str) -> None:
-    """Tasks, variants and replications are added once each, in the order of the whole schedule."""
+    """New tasks, variants and replications are added once, in the order of the whole schedule."""
     set_design(folder, schedule=schedule, random_seed=7)
     before = folder.resolve(limit=2, variants=("reference",))
     set_design(folder, replications=2)
@@ -90,7 +90,7 @@ CHANGES: dict[str, Callable[[Folder], object]] = {
 
 @pytest.mark.parametrize("sentence", CHANGES)
 def test_a_change_of_a_cell_is_named(folder: Folder, sentence: str) -> None:
-    """Whatever could change what the run has run is named, beside any growth."""
+    """Each change that affects existing cells is named, also beside growth."""
     set_design(folder, replications=2)
     before = folder.resolve()
     CHANGES[sentence](folder)
@@ -98,7 +98,7 @@ def test_a_change_of_a_cell_is_named(folder: Folder, sentence: str) -> None:
 
 
 def test_a_new_variant_may_bring_files(folder: Folder) -> None:
-    """A file that only a new variant stages concerns no cell of the run; a grader's file does."""
+    """A file that only a new variant stages is allowed; a new file of the grader is not."""
     before = folder.resolve()
     folder.write("new.py", "")
     add_variant(folder, agent={"command": ["python3", "new.py"], "files": ["new.py"]})
@@ -108,7 +108,7 @@ def test_a_new_variant_may_bring_files(folder: Folder) -> None:
 
 
 def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> None:
-    """Cells of the run that the experiment leaves out are counted and one of them is named."""
+    """Cells of the run that the experiment omits are counted, and one of them is named."""
     first = folder.resolve(shard=Shard.parse("1/2"))
     growth, changes = grow(first, folder.resolve())
     assert (changes, growth.slot_count) == ([], 10 - first.total_slots)
@@ -118,8 +118,10 @@ def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> 
 
 
 def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:
-    """In the layout of `labledger init`, a new task may add a file to the folder of the tests. A
-    changed file of an old task is named. So is a new file if no task is new."""
+    """A new task may add a file to the folder of the tests in the layout of `labledger init`.
+
+    A changed file of an old task is named. So is a new file if no task is new.
+    """
     folder.write("tests/a.json", "1")
     folder.data["benchmark"]["grader"]["files"].append("tests")
     folder.tasks(TASKS[:3])
@@ -133,8 +135,10 @@ def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:
 
 
 def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_path: Path) -> None:
-    """Through two extensions, an old task keeps its grader's files and identity in every later
-    slot, and an old variant keeps its agent's files. A run done at once has the same digest."""
+    """Old tasks and variants keep their files through two extensions; new ones get the new files.
+
+    A run done at once has the same digest.
+    """
     folder.write("tests/a.json", "1")
     folder.data["benchmark"]["grader"]["files"].append("tests")
     folder.tasks(TASKS[:2])
