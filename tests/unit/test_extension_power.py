@@ -1,4 +1,4 @@
-"""The sentence before a run is extended: whether this was planned, and its cost in power."""
+"""The sentence before a run is extended: whether a look was planned, and its cost in power."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ VARIED = {"base": "FP" * 15, "treat": "FFPP" * 7 + "FP"}
 
 
 def test_an_unplanned_extension_says_how_much_power_is_left(path: Path) -> None:
-    """The figure depends on the sizes: more power is left if the run began larger, and several
-    treatments, which need a correction, need larger differences."""
+    """More power is left if the run began larger, and more treatments need larger differences."""
     runs.make_run(path, VARIED)
     shares = looks(path, 60)
     assert (shares.look, shares.planned, shares.is_assumed) == (None, (), False)
@@ -55,7 +54,7 @@ def test_an_unplanned_extension_says_how_much_power_is_left(path: Path) -> None:
 
 
 def test_a_planned_extension_names_its_look(path: Path) -> None:
-    """A size that was not planned costs power, even if the run itself kept to its plan."""
+    """An unplanned size costs power, even if the run itself kept to its plan."""
     runs.make_run(path, VARIED, resolved=runs.looks((30, 1), (60, 1)))
     assert looks(path, 60).sentence == "this extension makes planned look 2 of 2"
     other = looks(path, 50)
@@ -64,7 +63,7 @@ def test_a_planned_extension_names_its_look(path: Path) -> None:
 
 
 def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
-    """A run that was looked at with an unplanned size no longer follows its plan."""
+    """A run with an unplanned earlier size no longer follows its plan."""
     letters = {name: text[:20] for name, text in VARIED.items()}
     resolved = runs.looks((30, 1), (60, 1))
     runs.make_run(path, letters, resolved=resolved)
@@ -73,7 +72,7 @@ def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
 
 
 def test_a_run_without_results_is_told_by_an_assumption(path: Path) -> None:
-    """If nothing is committed, 30 % of pairs are assumed to differ, and the sentence says so."""
+    """Without committed results, 30 % of pairs are assumed to differ, and the sentence says so."""
     runs.make_run(path, {"base": "-" * 30, "treat": "-" * 30})
     shares = looks(path, 200)
     assert shares.is_assumed
@@ -84,7 +83,7 @@ def test_a_run_without_results_is_told_by_an_assumption(path: Path) -> None:
 
 
 def test_the_power_at_every_look_is_that_of_the_sequence() -> None:
-    """Drawn tasks with one and with three trials a side, by the test that `compare` uses."""
+    """The estimated power equals simulations with one and three trials a side."""
     chance = np.random.default_rng(8)
     for replications, tasks in ((1, 120), (3, 60)):
         rate, moved = 0.35, 0.6
@@ -97,5 +96,5 @@ def test_the_power_at_every_look_is_that_of_the_sequence() -> None:
         for _ in range(draws):
             a, b = (chance.binomial(replications, p, tasks) / replications for p in (rate, moved))
             shown += paired_means.no_difference(sampled_units((b - a).tolist())) < 0.05
-        # Four hundred draws stray by 2.5 %; the variance is as for equal rates, less d².
+        # Four hundred draws vary by 2.5 %; the variance is as for equal rates, less d².
         assert shown / draws == pytest.approx(planned, abs=0.08)

@@ -1,4 +1,4 @@
-"""The heartbeat of a run's owner: what it lets trials do, and what it tells."""
+"""The heartbeat of a run's owner: what it permits trials to do, and its events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _every_call_beats(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_trials_may_start_as_long_as_the_lease_lasts(
     writer: LedgerWriter, path: Path, trials: LocalExecutor, events: list[JsonObject]
 ) -> None:
-    """Under a lease that has expired nothing is started, until it is renewed."""
+    """Under an expired lease, no trial starts until the lease is renewed."""
     lease = kit.begin_run(writer)
     with kit.open_writer(path, kit.FakeClock()) as slow:
         Heartbeat(slow, lease, trials, events.append).renew()
@@ -75,7 +75,7 @@ def test_that_the_run_is_wanted_is_told_once(
 def test_a_heart_that_lost_its_run_stops(
     writer: LedgerWriter, path: Path, trials: LocalExecutor, events: list[JsonObject]
 ) -> None:
-    """The next beat after a takeover raises, and does not make anything longer."""
+    """The next beat after a takeover raises, and extends no permission."""
     ownership = Heartbeat(writer, kit.begin_run(writer), trials, events.append)
     with kit.open_writer(path) as other:
         other.leases.acquire(kit.RUN, this_process(), 30, is_dead=lambda owner: owner == kit.OWNER)

@@ -1,6 +1,6 @@
-"""Images of a run whose coordinator has no engine: hosts say which ids they have.
+"""Images of a run whose coordinator has no engine: hosts report their image ids.
 
-The messages are real; only the engines behind the hosts are not there.
+The messages are real; only the engines behind the hosts are simulated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OLD, NEW = ("sha256:" + digit * 64 for digit in "12")
 
 
 class Hosts:
-    """Hosts by address, with the images that each has and what a pull of one ends with."""
+    """Hosts by address, with each host's images and the outcome of a pull."""
 
     name = "made up"
 
@@ -98,7 +98,7 @@ def checks(
 
 
 def test_hosts_that_disagree_on_an_image_are_named(experiment: ResolvedExperiment) -> None:
-    """The check fails with each id and the hosts that have it; what all have alike is used."""
+    """The check fails with each id and its hosts; an id that all hosts share is used."""
     both = {"bench/built:1": OLD}
     hosts = Hosts({"a": {"python:3": OLD, **both}, "b": {"python:3": NEW, **both}, "c": both})
     problems, ids = checks(hosts, experiment)
@@ -111,7 +111,7 @@ def test_hosts_that_disagree_on_an_image_are_named(experiment: ResolvedExperimen
 
 
 def test_an_image_that_no_host_has_is_pulled_by_one(experiment: ResolvedExperiment) -> None:
-    """The next host tries if one cannot, and pulls are waited for; the others pull later."""
+    """One host pulls, the next one tries after a failure, and the others pull later."""
     hosts = Hosts({"a": {"bench/built:1": OLD}, "b": {"bench/built:1": OLD}})
     answers = {
         "a": [PulledImage(problem="no space")],

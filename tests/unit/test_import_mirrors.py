@@ -1,4 +1,4 @@
-"""Importing a run from its folder of mirrors: the same rows and digests, or a plain refusal."""
+"""Importing a run from its mirrors gives the same rows and digests, or a plain refusal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from labledger.upkeep.verify_lab import verify_lab
 
 @built_once
 def lab_with_a_run(folder: Path) -> Path:
-    """A lab with a completed run: a retried slot, a pruned one, awkward values."""
+    """Return a lab with a completed run: a retried slot, a pruned one, awkward values."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 5, prices=kit.PRICES)
@@ -59,7 +59,7 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(there: Path, tmp_path: Path) -> Path:
-    """The run's mirrors, exported, away from their ledger."""
+    """The run's mirrors, exported outside the lab."""
     with open_ledger(there / "ledger.sqlite") as ledger:
         ledger.export(kit.RUN, "all", tmp_path / "mirrors")
     return tmp_path / "mirrors"
@@ -71,7 +71,7 @@ def here(tmp_path: Path) -> LabFolder:
 
 
 def without_artifacts(lab: Path) -> dict[str, list[object]]:
-    """Rows of the run but for artifacts, and for when it was last touched."""
+    """Return the rows of the run without artifacts and without the time of its last change."""
     imported_rows = {**rows(lab)}
     del imported_rows["artifact"]
     [progress] = imported_rows["schedule_progress"]
@@ -80,7 +80,7 @@ def without_artifacts(lab: Path) -> dict[str, list[object]]:
 
 
 def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder) -> None:
-    """Every row and digest is made again, and only artifacts are missing, as verify says."""
+    """Every row and digest is restored, and verify reports only missing artifacts."""
     [imported] = import_source(here, folder, without_artifacts=True)
     assert (imported.relation, imported.missing_artifacts) == (RunRelation.NEW, 4)
     assert without_artifacts(here.root) == without_artifacts(there)
@@ -90,7 +90,7 @@ def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder)
 
 
 def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here: LabFolder) -> None:
-    """Content that lies in `artifacts` beside the mirrors, or is here already, is not missing."""
+    """Artifacts beside the mirrors, or stored here already, are not missing."""
     import_source(here, there)
     shutil.rmtree(here.root)
     shutil.copytree(there / "artifacts", folder / "artifacts")
@@ -100,7 +100,7 @@ def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here:
 
 
 def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path: Path) -> None:
-    """The views name the same hosts after an import from a ledger, and from mirrors."""
+    """The views name the same hosts after an import from a ledger and from mirrors."""
     path = kit.make_ledger(tmp_path / "there")
     hosts: list[Any] = ["a/0000000f", None, "../x/0000000f", "b/0000000e"]
     with kit.open_writer(path) as writer:
@@ -139,7 +139,7 @@ def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path
 
 
 def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> None:
-    """With runs beside it, an empty ledger says what to do, and that works."""
+    """An empty ledger beside runs is refused with a remedy that works."""
     ledger, run_folder = there / "ledger.sqlite", LabFolder(there).run_folder(kit.RUN)
     with open_ledger(ledger) as opened:
         opened.export(kit.RUN)
@@ -160,8 +160,7 @@ def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> No
 def test_without_their_artifacts_mirrors_are_refused(
     folder: Path, there: Path, here: LabFolder
 ) -> None:
-    """Mirrors without their artifacts are refused before anything is written, unless the run
-    is here."""
+    """Mirrors without their artifacts are refused before any write, unless the run is here."""
     with pytest.raises(LedgerError, match="without the artifacts that they refer to") as refused:
         import_source(here, folder)
     assert "`without_artifacts=True`" in str(refused.value.hint)
@@ -172,7 +171,7 @@ def test_without_their_artifacts_mirrors_are_refused(
 
 
 def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_path: Path) -> None:
-    """A set of mirrors is a source as a ledger is, conflicts and growth alike."""
+    """Mirrors are a source like a ledger, with the same conflicts and growth."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_source(here, there)
@@ -269,7 +268,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_mirrors_that_are_not_one_history_are_refused(
     folder: Path, here: LabFolder, damage: Callable[[Path], None], words: str
 ) -> None:
-    """A changed, cut or hostile file is refused, with its line or its slot, and nothing written."""
+    """A changed, cut or hostile file is refused with its line or slot, and nothing is written."""
     damage(folder)
     with pytest.raises(LabLedgerError, match=words):
         import_source(here, folder, without_artifacts=True)
@@ -277,7 +276,7 @@ def test_mirrors_that_are_not_one_history_are_refused(
 
 
 def test_mirrors_without_their_chain_are_refused(folder: Path, here: LabFolder) -> None:
-    """Records alone cannot be verified; the message says how to write what is missing."""
+    """Records without a chain cannot be verified, and the message says how to write it."""
     (folder / CHAIN).unlink()
     with pytest.raises(InvalidInput, match=r"no chain\.jsonl to verify them by \(`labledger exp"):
         import_source(here, folder)

@@ -1,6 +1,6 @@
-"""Logs of Inspect: written by its package, read back by it, and compared with the ledger.
+"""Logs of Inspect: written and read by its package, and compared with the ledger.
 
-Its package is imported in the tests, so that only the process that runs them loads it.
+The tests import the package, so that only their process loads it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def exported(path: Path, folder: Path) -> dict[str, EvalLog]:
-    """The logs of run-1 by variant, as Inspect reads them with all that it left out of samples."""
+    """The logs of run-1 by variant, as Inspect reads them with all samples' parts."""
     from inspect_ai.log import read_eval_log
 
     with open_ledger(path) as ledger:
@@ -90,7 +90,7 @@ def test_a_trial_is_a_sample(path: Path, tmp_path: Path) -> None:
 
 
 def test_how_trials_ended(path: Path, tmp_path: Path) -> None:
-    """Errors, time-outs and earlier attempts are there; what does not count has no value."""
+    """Errors, time-outs and earlier attempts are there, and excluded trials have no value."""
     logs = exported(path, tmp_path / "out")
     base, treat = by_task(logs["base"]), by_task(logs["treat"])
     assert [verdict(sample) for sample in base.values()] == ["C", "I", "N"]
@@ -114,7 +114,7 @@ def test_how_trials_ended(path: Path, tmp_path: Path) -> None:
 
 
 def test_usage_is_that_of_the_ledger(path: Path, tmp_path: Path) -> None:
-    """Tokens and costs are what the gateway counted of all attempts; unknown is not zero."""
+    """Tokens and costs equal the gateway's counts of all attempts; unknown is not zero."""
     logs = exported(path, tmp_path / "out")
     with open_ledger(path) as ledger:
         rows = ledger.query("SELECT * FROM variant_usage")
@@ -139,7 +139,7 @@ def test_usage_is_that_of_the_ledger(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_cost_that_is_not_known(tmp_path: Path) -> None:
-    """Calls of which one has no price have tokens, and no cost."""
+    """Calls with tokens and one unknown price have no cost."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1, prices=kit.PRICES)
@@ -151,7 +151,7 @@ def test_a_cost_that_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_model_of_which_nothing_is_known(tmp_path: Path) -> None:
-    """A model whose calls are all unknown has no tokens, not even zero, and is named."""
+    """A model whose calls are all unknown is named without tokens, not even zero."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1, prices=kit.PRICES)
@@ -162,7 +162,7 @@ def test_a_model_of_which_nothing_is_known(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_ran_again(tmp_path: Path) -> None:
-    """A cell has one sample: that of the slot which ran last."""
+    """A cell that ran again has one sample, from its last slot."""
     logs = exported(grown.grown_run(tmp_path / "there"), tmp_path / "out")
     treat = logs["treat"]
     assert treat.status == "success"
@@ -174,7 +174,7 @@ def test_a_trial_that_ran_again(tmp_path: Path) -> None:
 
 
 def test_every_agents_log(tmp_path: Path) -> None:
-    """Steps of every agent's log become messages; each result follows the message with its call."""
+    """Every agent's steps become messages, and each result follows the message with its call."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(LOGS))
@@ -198,7 +198,7 @@ def test_every_agents_log(tmp_path: Path) -> None:
 
 
 def test_what_an_agent_wrote(tmp_path: Path) -> None:
-    """Control characters, deep and long arguments, and very many steps do no harm."""
+    """Control characters, deep and long arguments, and very many steps are harmless."""
     deep: Any = "end"
     for _ in range(40):
         deep = [deep]
@@ -229,7 +229,7 @@ def test_what_an_agent_wrote(tmp_path: Path) -> None:
 
 
 def test_command(path: Path) -> None:
-    """`export --what inspect` writes into the run folder what `inspect view` lists."""
+    """`export --what inspect` writes logs into the run folder that `inspect view` lists."""
     from inspect_ai.log import list_eval_logs
 
     folder = path.parent / "runs" / kit.RUN / "inspect"

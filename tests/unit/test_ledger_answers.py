@@ -1,4 +1,4 @@
-"""The views that answer questions, against what is counted in Python from the exported records."""
+"""The views that answer questions equal counts in Python over the exported records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from labledger.records.outcomes import SlotStatus
 
 @pytest.fixture(scope="module", params=["graded once", "graded again"])
 def counted(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Whose rows count, where they are not the run's own."""
+    """Map each run whose rows do not count to the run whose rows count."""
     return made.COUNTED if request.param == "graded again" else {}
 
 
@@ -48,7 +48,7 @@ def ask(path: Path, sql: str, params: object = ()) -> list[dict[str, Any]]:
 
 
 def grouped(slot_facts: list[Told], *names: str) -> dict[tuple[str, ...], list[Told]]:
-    """Slots by `run`, `variant` or `task`."""
+    """Group slots by `run`, `variant` or `task`."""
     groups: dict[tuple[str, ...], list[Told]] = defaultdict(list)
     for one in slot_facts:
         of = {"run": one.run_id, "variant": one.slot.variant_id, "task": one.slot.task_id}
@@ -65,14 +65,14 @@ def committed(slot_facts: list[Told]) -> list[Told]:
 
 
 def test_the_ledger_has_every_kind_of_slot(slot_facts: list[Told]) -> None:
-    """Otherwise the other tests would show little."""
+    """Without every kind of slot, the other tests would prove little."""
     assert {one.status for one in slot_facts} == {None, *map(str, SlotStatus)} - {"cancelled"}
     assert {one.verdict for one in slot_facts} == {None, "pass", "fail", "missing", "error"}
     assert {len(one.trial.get("attempts", ())) for one in slot_facts} == {0, 1, 2}
 
 
 def test_trial_facts_are_those_of_the_records(path: Path, slot_facts: list[Told]) -> None:
-    """One row a committed slot; what is unknown is null, and never 0."""
+    """Each committed slot has one row, with null, never 0, for unknown values."""
     expected = [
         {
             "run_id": one.run_id,
@@ -134,7 +134,7 @@ def test_the_leaderboard_and_coverage_count_each_slot_once(
 
 
 def test_coverage_says_what_is_begun(path: Path) -> None:
-    """Slots with a container and no commit, however many containers and coordinators they had."""
+    """A slot with a container and no commit counts once, whatever dispatches it had."""
     sql = "SELECT variant_id, begun FROM coverage WHERE run_id = 'run-4' ORDER BY 1"
     assert ask(path, sql) == [
         {"variant_id": "base", "begun": 0},
@@ -145,7 +145,7 @@ def test_coverage_says_what_is_begun(path: Path) -> None:
 
 
 def test_the_run_history_is_the_sum_of_its_slots(path: Path, slot_facts: list[Told]) -> None:
-    """Rates, costs and times of each run are sums over its slots; a negative cost is unknown."""
+    """Rates, costs and times of a run are sums over its slots; a negative cost is unknown."""
     assert any(one.metrics.get("cost_usd", 0) < 0 for one in slot_facts)
     expected = []
     for (run_id,), slots in grouped(slot_facts, "run").items():
@@ -198,7 +198,7 @@ def pairs(slot_facts: list[Told]) -> list[tuple[Told, Told]]:
 
 
 def test_pairs_are_by_task_and_replication(path: Path, slot_facts: list[Told]) -> None:
-    """Every scheduled slot of a treatment has a row; what is left out says on which side."""
+    """Every scheduled slot of a treatment has a row, and an unpaired slot names its side."""
     expected = [
         {
             "run_id": b.run_id,
@@ -222,7 +222,7 @@ def test_pairs_are_by_task_and_replication(path: Path, slot_facts: list[Told]) -
 
 
 def test_wins_losses_and_ties_are_the_pairs_counted(path: Path, slot_facts: list[Told]) -> None:
-    """One row a treatment of a run; wins, losses, ties and what is unpaired are all its slots."""
+    """Each treatment has one row; wins, losses, ties and unpaired slots add up to its slots."""
     results: dict[tuple[str, str], list[str]] = defaultdict(list)
     for a, b in pairs(slot_facts):
         results[b.run_id, b.slot.variant_id].append(outcome(a, b))
@@ -244,7 +244,7 @@ def test_wins_losses_and_ties_are_the_pairs_counted(path: Path, slot_facts: list
 
 
 def test_pairs_agree_with_compare(path: Path) -> None:
-    """`compare` takes the trials that the views count, of the tasks that both sides have."""
+    """`compare` uses the trials that the views count, of the tasks that both sides have."""
     sql = """WITH task AS (
           SELECT task_id, count(passed) FILTER (WHERE variant_id = 'base') AS a,
               count(passed) FILTER (WHERE variant_id = :variant) AS b,
@@ -265,7 +265,7 @@ def test_pairs_agree_with_compare(path: Path) -> None:
 
 
 def test_task_views_gather_all_runs(path: Path, slot_facts: list[Told]) -> None:
-    """Difficulty counts, and the history lists, what each task met in every run and variant."""
+    """Difficulty and history cover each task in every run and variant."""
     with LedgerReader.open(path) as reader:
         created = {run.run_id: run.created_at for run in reader.runs()}
     expected = []
@@ -309,8 +309,10 @@ def test_task_views_gather_all_runs(path: Path, slot_facts: list[Told]) -> None:
 
 
 def test_flaky_is_what_differs_though_nothing_changed(path: Path, slot_facts: list[Told]) -> None:
-    """A task is flaky where its outcomes differ within one digest; a failed agent without a
-    verdict differs from a graded one."""
+    """A task is flaky if its outcomes differ within one digest.
+
+    A failed agent without a verdict differs from a graded one.
+    """
     cells: dict[tuple[str, ...], list[Told]] = defaultdict(list)
     for one in slot_facts:
         if one.label:
@@ -337,7 +339,7 @@ def test_flaky_is_what_differs_though_nothing_changed(path: Path, slot_facts: li
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_condition_gives_the_rows_that_it_would_leave(path: Path, view: str) -> None:
-    """A condition that goes into a view before it counts changes no row of it."""
+    """Filtering a view inside or outside its subquery gives the same rows."""
     rows = ask(path, f"SELECT * FROM {view}")
     for column in ("run_id", "experiment_id", "task_id", "variant_id", "suite_id"):
         for value in {row[column] for row in rows if column in row}:
@@ -389,7 +391,7 @@ def test_a_condition_on_a_key_reads_no_whole_table(path: Path, question: str) ->
     "view", ["trial_facts", "paired_outcomes", "task_history", "trials", "scores", "all_scores"]
 )
 def test_the_first_rows_come_without_the_others(path: Path, view: str) -> None:
-    """Not all is sorted or gathered before the first row of a view of single slots is there."""
+    """The first row of a view of single slots needs no sorting of the others."""
     steps = plan(path, f"SELECT * FROM {view} LIMIT 20")
     assert not re.search(r"FOR (ORDER|GROUP) BY|MATERIALIZE|CO-ROUTINE|AUTOMATIC", steps), steps
 
@@ -399,7 +401,7 @@ def test_the_first_rows_come_without_the_others(path: Path, view: str) -> None:
     ["leaderboard", "run_history", "coverage", "win_loss_tie", "task_difficulty", "flaky_tasks"],
 )
 def test_counting_everything_reads_the_outcomes_alone(path: Path, view: str) -> None:
-    """Over all runs, the wide tables of trials, commits and scores are not read."""
+    """Counts over all runs do not read the wide tables of trials, commits and scores."""
     steps = plan(path, f"SELECT * FROM {view}")
     assert "slot_outcome" in steps or "SEARCH b" in steps
     assert not re.search(
@@ -408,7 +410,7 @@ def test_counting_everything_reads_the_outcomes_alone(path: Path, view: str) -> 
 
 
 def test_every_column_says_what_it_means(path: Path) -> None:
-    """Each column of each view has a documented meaning, and no other column has one."""
+    """Each column of each view has a documented meaning, and no other name has one."""
     views_of_file = views(path)
     assert all(meaning for view in views_of_file for meaning in view.meanings)
     columns = {name for view in views_of_file for name in view.columns}
@@ -431,7 +433,7 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
 
 
 def test_views_are_read_while_a_run_is_written(tmp_path: Path) -> None:
-    """After each commit of another process the views have it whole, and agree with each other."""
+    """After each commit of another process, the views show it whole and agree."""
     path = kit.make_ledger(tmp_path)
     started = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
