@@ -74,7 +74,7 @@ def test_real_log(name: str) -> None:
 
 
 USAGE = [(1500, 300, 40), (1580, 1500, 12), (1690, 1600, 5)]
-"""What the script said of the three answers: tokens of the request, cached ones, of the answer."""
+"""The tokens of the request, the cached ones and the tokens of the answer, for three answers."""
 
 
 @pytest.mark.parametrize("name", ["opencode.stream", "mini-swe-agent.trajectory"])

@@ -1,4 +1,4 @@
-"""What trials of agents with a known verdict reveal about a task."""
+"""Findings about a task from trials of agents with a known verdict."""
 
 from __future__ import annotations
 

@@ -643,7 +643,7 @@ def test_no_work_with_hosts_ends_because_of_what_nobody_expected(
     run: Run, at: str | type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unexpected error is reported with the host's name, and the work begins again."""
-    bug = ZeroDivisionError("nobody thought of this")
+    bug = ZeroDivisionError("an unforeseen error")
     times = 2
 
     def broken_once(owner: Any, name: str) -> None:
@@ -677,4 +677,4 @@ def test_no_work_with_hosts_ends_because_of_what_nobody_expected(
             executor.lose_host(run.a.name, "it burnt")
             with pytest.raises(HostLost):
                 lost.result(PATIENCE_S)
-    assert any("nobody thought of this" in warning for warning in run.warnings), run.warnings
+    assert any("an unforeseen error" in warning for warning in run.warnings), run.warnings

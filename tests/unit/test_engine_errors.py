@@ -80,7 +80,7 @@ print(*connect(sys.argv[1]), sep="\\n")
 
 @pytest.fixture
 def socket_of_group() -> Iterator[Path]:
-    """A listening socket that the users nobody and this one may not use, in an open folder."""
+    """A listening socket that neither this user nor `nobody` may use, in an open folder."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         Path(folder).chmod(0o755)
         path = Path(folder) / "docker.sock"

@@ -1,4 +1,4 @@
-"""What an experiment adds to a run, and which changes would affect existing cells."""
+"""The growth of a run by an experiment, and changes that would affect existing cells."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ SERVER_ERROR = {"error": {"message": "The server had an error.", "type": "server
 CREDIT_SPENT = {"error": {"message": "Insufficient credits. Add more.", "code": 402}}
 BUSY = {"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}
 TRICK = "provoke"
-"""What an agent sends to make its own request fail."""
+"""The text that an agent sends to make its own request fail."""
 
 REFUSALS = [
     ("anthropic", 400, NO_CREDIT, "credit_exhausted"),

@@ -229,7 +229,7 @@ def test_mirrors_of_a_regrading_are_brought_after_its_root(
 def test_a_regrading_that_labledger_would_not_write_is_refused(
     there: Path, here: LabFolder, changes: dict[str, object]
 ) -> None:
-    """A regrading that labledger would not write is refused."""
+    """A malformed regrading is refused, so that it cannot change the current grading."""
     path = there / "ledger.sqlite"
     raw = DRIVER.connect(str(path))
     [resolved] = raw.execute("SELECT resolved FROM run WHERE run_no = 3").fetchone()

@@ -1,4 +1,4 @@
-"""Calls to models in the ledger: what they cost to the last picodollar, and what is not known."""
+"""Calls to models in the ledger: exact costs in picodollars, and unknown costs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PRICES = PriceTable(
     ),
     "demo 1.0",
 )
-"""Odd prices, of which some are not known, with tiers that begin at small requests."""
+"""Odd prices, some of them unknown, with tiers that begin at small requests."""
 FACTS: list[dict[str, Any]] = [
     {"price_condition": "service_tier=flex"},
     {"price_condition": "service_tier=priority"},
@@ -78,11 +78,11 @@ FACTS: list[dict[str, Any]] = [
     {"cost_unknown": "it is odd"},
     {"cost_unknown": "it is odd", "stated_cost": 5, "fees": 4},
 ]
-"""What answers say beside their tokens."""
+"""The facts of answers beside their tokens."""
 
 
 def calls_of_all_kinds() -> Iterator[ModelCall]:
-    """Calls at and beside the bounds of tiers, with each kind of tokens or not, and all ends.
+    """Return calls at and near the bounds of tiers, with all kinds of tokens and endings.
 
     Every seventh is replayed.
     """
@@ -138,7 +138,7 @@ def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_sql_charges_what_the_gateway_does(tmp_path: Path) -> None:
-    """What SQL makes of each call is what Python makes of it, to the last picodollar."""
+    """SQL and Python compute the same cost of each call, to the last picodollar."""
     path = all_kinds(tmp_path)
     calls = list(calls_of_all_kinds())
     raw = DRIVER.connect(str(path))
@@ -152,7 +152,7 @@ def test_sql_charges_what_the_gateway_does(tmp_path: Path) -> None:
 
 
 def test_every_cost_that_is_not_known_has_its_reason(tmp_path: Path) -> None:
-    """The view says why a cost is null, and nothing where it is known."""
+    """The view has a reason for each null cost, and none for a known cost."""
     path = all_kinds(tmp_path)
     sql = "SELECT cost_usd IS NULL, cost_unknown IS NOT NULL FROM model_calls"
     assert set(rows(path, sql)) == {(0, 0), (1, 1)}
@@ -169,7 +169,7 @@ def test_every_cost_that_is_not_known_has_its_reason(tmp_path: Path) -> None:
 
 
 def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
-    """Each call has its cost, and the sums of its trial and variant say what they leave out."""
+    """Each call has its cost, and the sums of trial and variant count the missing ones."""
     path = all_kinds(tmp_path)
     calls = list(calls_of_all_kinds())
     costs = [call_cost(call, PRICES) for call in calls]
@@ -197,7 +197,7 @@ def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
 
 
 def test_calls_that_wait_for_their_commit_are_counted_alike(tmp_path: Path) -> None:
-    """What is counted of a trial's calls is what the view says of them once they are committed."""
+    """The running count of a trial's calls equals the view after their commit."""
     path = all_kinds(tmp_path)
     with LedgerReader.open(path) as reader:
         committed = reader.model_usage(kit.RUN)
@@ -209,7 +209,7 @@ def test_calls_that_wait_for_their_commit_are_counted_alike(tmp_path: Path) -> N
 
 
 def test_an_error_with_an_impossible_usage_is_unknown_everywhere(tmp_path: Path) -> None:
-    """Its tokens and its cost are unknown in rows, views and sums, and it counts with its bound."""
+    """Tokens and cost are unknown in rows, views and sums, and the upper bound counts."""
     usage = {"input_tokens": 10, "output_tokens": "x"}
     why = "the usage cannot be right"
     odd = kit.model_call(1, status=422, usage=None, raw_usage=usage, cost_unknown=why)
@@ -234,7 +234,7 @@ def test_an_error_with_an_impossible_usage_is_unknown_everywhere(tmp_path: Path)
 
 
 def test_a_cost_of_which_nothing_is_known_is_null(tmp_path: Path) -> None:
-    """A model without prices has no cost, in no view, and never 0."""
+    """A model without prices has a null cost in every view, never 0."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
@@ -245,7 +245,7 @@ def test_a_cost_of_which_nothing_is_known_is_null(tmp_path: Path) -> None:
 
 
 def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A run has the prices that it was created with, their digest, and where they come from."""
+    """A run has the prices of its creation, their digest and their source."""
     shuffled = PriceTable(tuple(reversed(PRICES.prices)), PRICES.source)
     kit.begin_run(writer, prices=shuffled)
     read = reader.prices(kit.RUN)
@@ -261,7 +261,7 @@ def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: Ledger
 def test_the_mirror_of_calls_comes_with_the_first_call(
     writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
 ) -> None:
-    """A run without calls has no such file; with calls it is the same however written."""
+    """A run without calls has no such file; with calls, every way of writing gives the same."""
     lease = kit.begin_run(writer)
     folder, file = tmp_path / "run", tmp_path / "run" / mirrors.ALL_PATHS["model_calls"]
     with MirrorWriter(folder) as mirror:
@@ -298,7 +298,7 @@ def test_the_mirror_of_calls_comes_with_the_first_call(
 def test_a_call_that_labledger_would_not_write_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
-    """Digests that fit are not enough: texts of columns are checked before they are imported."""
+    """Column texts are checked before an import, even if digests match."""
     path = kit.make_ledger(tmp_path / "there")
     insert = model_usage.model_call_rows
     with kit.open_writer(path) as writer, monkeypatch.context() as patched:
@@ -315,7 +315,7 @@ def test_a_call_that_labledger_would_not_write_is_not_imported(
 
 
 def test_a_run_that_grows_keeps_the_prices_of_its_models(tmp_path: Path) -> None:
-    """A part adds the prices of models that have none; those of the others stay."""
+    """An extension adds prices for new models, and keeps the prices of the others."""
     path = grown.grown_run(tmp_path)
     with LedgerReader.open(path) as reader:
         prices = reader.prices(kit.RUN)
@@ -335,7 +335,7 @@ def test_a_run_that_grows_keeps_the_prices_of_its_models(tmp_path: Path) -> None
 def test_calls_of_retried_attempts_are_committed_with_the_slot(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Every attempt's calls are kept under its number, and counted together for the trial."""
+    """Each attempt's calls have its number, and count together for the trial."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     lost = kit.result(0, status=SlotStatus.INFRA_ERROR, model_calls=(kit.model_call(waited_ms=7),))
     writer.stage(lease, lost, final=False)
@@ -367,7 +367,7 @@ def test_calls_are_never_changed(writer: LedgerWriter, path: Path) -> None:
 def test_a_commit_without_calls_has_the_digest_that_it_always_had(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Only calls and prices make the digests of commit and run other ones."""
+    """Without calls and prices, the digests of commit and run are unchanged."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     with_prices = kit.begin_run(writer, run_id="priced", prices=kit.PRICES)
@@ -392,7 +392,7 @@ def _records(reader: LedgerReader) -> dict[str, Any]:
 
 
 def test_a_staged_result_with_calls_is_read_again() -> None:
-    """Only a result with calls has another version, and what earlier versions staged is read."""
+    """A result with calls has a new version, and staged results of earlier versions are read."""
     plain = kit.result(0)
     assert plain.as_json()["version"] == 1
     assert "model_calls" not in plain.as_json()
@@ -425,7 +425,7 @@ METRICS = {
 
 @pytest.mark.parametrize(("calls", "values"), METRICS.values(), ids=METRICS)
 def test_metrics_are_what_the_gateway_counted(calls: Any, values: Any) -> None:
-    """Tokens and cost are given where all of them are known; what is not known has no metric."""
+    """Tokens and cost are metrics only if all of them are known."""
     values_by_metric = {
         metric.metric_id: metric.value for metric in model_metrics(calls, kit.PRICES)
     }
@@ -437,7 +437,7 @@ def test_metrics_are_what_the_gateway_counted(calls: Any, values: Any) -> None:
 
 
 def test_what_the_agent_claims_is_kept_apart(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A metric of the same name becomes a claim: the counted one is in facts, sums and spending."""
+    """A metric of the same name becomes a claim; facts, sums and spending use the counted one."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     metrics = (MetricValue("cost_usd", "events", 32.0), MetricValue("tokens_in", "events", 5))
     result = kit.with_calls(kit.result(0, metrics=metrics), kit.model_call())
@@ -451,7 +451,7 @@ def test_what_the_agent_claims_is_kept_apart(writer: LedgerWriter, reader: Ledge
 
 
 def test_a_regrading_shows_the_calls_of_the_run(tmp_path: Path) -> None:
-    """Calls are those of the run whose agents ran, under its id, whichever grading counts."""
+    """Calls belong to the run whose agents ran, whichever grading is current."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, prices=kit.PRICES)
@@ -467,7 +467,7 @@ def test_a_regrading_shows_the_calls_of_the_run(tmp_path: Path) -> None:
 def test_a_regrading_keeps_what_was_counted(
     writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
 ) -> None:
-    """The metrics of a trial that is graded again are what the gateway counted when it ran."""
+    """A regraded trial keeps the gateway's metrics of its run."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     known = kit.with_calls(kit.result(0), kit.model_call())
     writer.commit_result(lease, known)
@@ -490,7 +490,7 @@ def test_a_regrading_keeps_what_was_counted(
 
 
 def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:
-    """A trial that ran again counts with its new calls; what both spent is spent."""
+    """A rerun trial counts its new calls, and spending includes both."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         lease = kit.begin_run(writer, 2, prices=kit.PRICES)
@@ -506,7 +506,7 @@ def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_all_that_was_spent_is_counted(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Retried attempts and waiting results count; of a call that is not known, the rest does."""
+    """Retried attempts and waiting results count, and an unknown call does not hide the rest."""
     lease = kit.begin_run(writer, 6, prices=kit.PRICES)
     once = known_cost([kit.model_call()], kit.PRICES)[0] / PICODOLLARS
     lost = kit.result(0, status=SlotStatus.INFRA_ERROR)
@@ -531,7 +531,7 @@ def test_all_that_was_spent_is_counted(writer: LedgerWriter, reader: LedgerReade
 def test_a_sum_of_costs_says_that_it_is_incomplete(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A run whose trials all have a known cost is not among those whose sum leaves some out."""
+    """A run whose trials all have a known cost is not listed as incomplete."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     writer.commit_result(lease, kit.with_calls(kit.result(0), kit.model_call()))
     writer.commit_result(lease, kit.with_calls(kit.result(1)))
@@ -546,7 +546,7 @@ def test_a_sum_of_costs_says_that_it_is_incomplete(
 
 
 def test_commands_say_why_a_cost_is_not_known(tmp_path: Path) -> None:
-    """`show` has the reason of each call, and `runs` names the run whose sum is incomplete."""
+    """`show` has the reason of each call, and `runs` names the run with an incomplete sum."""
     path = kit.make_ledger(tmp_path)
     calls = (
         kit.model_call(),
@@ -571,7 +571,7 @@ def test_commands_say_why_a_cost_is_not_known(tmp_path: Path) -> None:
 
 
 def test_the_evidence_counts_why_costs_are_not_known() -> None:
-    """Only evidence of calls with a reason has them, and a contradiction is no refusal."""
+    """Evidence has reasons only for calls with unknown cost, and accepts a contradiction."""
     odd = kit.model_call(2, cost_unknown="it is odd", detail="input fell from 9 to 5")
     summary = AttemptCalls((kit.model_call(), odd, odd)).as_json()
     assert summary["cost_unknown"] == {"it is odd": 2}
@@ -580,7 +580,7 @@ def test_the_evidence_counts_why_costs_are_not_known() -> None:
 
 
 def test_a_call_of_no_attempt_is_refused(writer: LedgerWriter) -> None:
-    """A call needs its attempt, and one number in it."""
+    """A call needs its attempt, and a unique number in it."""
     lease = kit.begin_run(writer)
     twice = (kit.model_call(), kit.model_call())
     with pytest.raises(LedgerError):

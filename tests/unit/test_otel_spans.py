@@ -1,4 +1,4 @@
-"""Spans of what agents did: in a file of OTLP JSON, and sent to a receiver over HTTP."""
+"""Spans of agents' steps: in a file of OTLP JSON, and sent to a receiver over HTTP."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def exported(path: Path) -> list[dict[str, Any]]:
-    """All spans of run-1 as they are in a file, with their attributes as a mapping."""
+    """Return all exported spans of run-1, with their attributes as a mapping."""
     with open_ledger(path) as ledger:
         [file] = ledger.export("run-1", "spans", path.parent / "spans.jsonl")
     spans = []
@@ -69,7 +69,7 @@ KNOWN = kit.model_call(usage=Usage(600, output=40))
 def test_totals_of_the_agent(
     tmp_path: Path, calls: tuple[ModelCall, ...], totals: list[str | None]
 ) -> None:
-    """The agent's span has what the gateway counted; what is unknown in part is absent."""
+    """The agent's span has the gateway's counts, without partly unknown ones."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1, prices=kit.PRICES)
@@ -80,7 +80,7 @@ def test_totals_of_the_agent(
 
 
 def test_a_step_of_unknown_usage_makes_the_sums_unknown(tmp_path: Path) -> None:
-    """Without a gateway the sums of the steps are absent where one step does not say its own."""
+    """Without a gateway, the sums of steps are absent if one step has unknown usage."""
     path = kit.make_ledger(tmp_path)
     unknown = Step(source="agent", message="And more.")
     with kit.open_writer(path) as writer:
@@ -91,7 +91,7 @@ def test_a_step_of_unknown_usage_makes_the_sums_unknown(tmp_path: Path) -> None:
 
 
 def test_spans_of_a_trial(path: Path) -> None:
-    """A trial is a trace: the agent's span holds one for its answer and one for its call."""
+    """A trial is a trace whose agent span holds a span for its answer and one for its call."""
     chat, tool, agent = exported(path)
     assert [span["name"] for span in (chat, tool, agent)] == [
         *("chat unknown", "execute_tool bash", "invoke_agent probe"),
@@ -117,12 +117,12 @@ def test_spans_of_a_trial(path: Path) -> None:
 
 
 def test_same_spans_again(path: Path) -> None:
-    """An export has the same ids each time, so that a receiver sees the same trace."""
+    """Each export has the same ids, so a receiver sees the same trace."""
     assert exported(path) == exported(path)
 
 
 def test_times(tmp_path: Path) -> None:
-    """Spans lie in the agent's, and each ends after it begins, whatever times an agent claims."""
+    """Spans are inside the agent's span and end after they begin, whatever times it claims."""
     path = kit.make_ledger(tmp_path)
     odd = ["0001-01-01", "9999-12-31T23:59:59Z", "2026-99-99", "1969-12-31T00:00:00Z", None]
     with kit.open_writer(path) as writer:
@@ -176,7 +176,7 @@ def receiver(status: int = 200) -> Iterator[Receiver]:
 
 
 def test_sent(path: Path) -> None:
-    """A receiver gets the spans that the file has."""
+    """A receiver gets the spans of the file."""
     with receiver() as server:
         shown = run_forked(
             *("export", "run-1", "--what", "spans", "--send", server.url), folder=path.parent.parent
@@ -192,7 +192,7 @@ def test_sent(path: Path) -> None:
 
 
 def _with_base64_ids(line: str) -> str:
-    """OTLP JSON as Protobuf's own JSON, whose ids are in Base64."""
+    """Return OTLP JSON as Protobuf's own JSON, with ids in Base64."""
     import base64
 
     document = json.loads(line)
@@ -203,7 +203,7 @@ def _with_base64_ids(line: str) -> str:
 
 
 def test_settings_of_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenTelemetry's own variables are followed, and many spans go in several requests."""
+    """OpenTelemetry's variables are respected, and many spans go in several requests."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 40)
@@ -227,7 +227,7 @@ def _span_count(request: ExportTraceServiceRequest) -> int:
 
 
 def test_refused(path: Path) -> None:
-    """A receiver that refuses is an error that names it."""
+    """A refusal is an error that names the receiver."""
     with (
         receiver(400) as server,
         open_ledger(path) as ledger,
@@ -237,7 +237,7 @@ def test_refused(path: Path) -> None:
 
 
 def test_wrong_words(path: Path) -> None:
-    """`--send` is for spans alone."""
+    """`--send` is for spans only."""
     shown = run_forked("export", "run-1", "--send", "http://x", folder=path.parent.parent)
     assert shown.returncode == 2
     assert "--what spans" in shown.stderr

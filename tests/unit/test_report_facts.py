@@ -1,4 +1,4 @@
-"""The facts of a report, `report_v1`: honest denominators, the unknown left unknown, origins."""
+"""The facts of a report, `report_v1`: correct denominators, unknown values, and origins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def collected(path: Path, run_id: str = "run-1") -> Report:
 
 
 def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
-    """What the gateway counted is reported by variant and model, with the claims that differ."""
+    """The gateway's counts are shown by variant and model, beside claims that differ."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, prices=kit.PRICES)
         for idx, claimed in enumerate((32.0, 0.0008275, None)):
@@ -69,7 +69,7 @@ def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
 
 
 def test_models_of_the_same_name_have_their_providers(path: Path) -> None:
-    """Two providers can have a model of one name; no other model gets the longer label."""
+    """Models with one name at two providers get longer labels, and no other model does."""
     calls = [
         kit.model_call(1),
         kit.model_call(2, provider="relay"),
@@ -94,7 +94,7 @@ STATUS_AND_TRIAL = (("status", kit.RUN), ("show", kit.RUN, "0"))
 
 
 def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
-    """A grade_error's score counts nowhere; what is not committed is scheduled and no more."""
+    """A grade_error's score does not count, and an uncommitted slot is only scheduled."""
     comparison_ledgers.make_run(
         path, {"base": ["P", "G", "t", "A", "p"], "treat": ["F", "E", "g", "-"]}
     )
@@ -120,7 +120,7 @@ def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
 
 
 def test_an_interval_knows_its_replications(path: Path) -> None:
-    """With one trial a task it is the exact one; five trials of one task are not five tasks."""
+    """With one trial a task the interval is exact; five trials of one task are not five tasks."""
     comparison_ledgers.make_run(path, {"base": ["P", "P", "F", "P"]})
     rate = facts(path)["variants"][0]["pass_rate"]
     # Clopper and Pearson's, of 3 in 4.
@@ -132,9 +132,9 @@ def test_an_interval_knows_its_replications(path: Path) -> None:
 
 
 def test_the_unknown_is_not_zero(path: Path) -> None:
-    """A metric that few trials report is summed over those; text is no number; no end, no time.
+    """A metric is summed over the trials that have it, and an unknown value is never 0.
 
-    A cost of less than 0 is none.
+    Text, a missing end and a negative cost are unknown.
     """
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
@@ -159,7 +159,7 @@ def test_the_unknown_is_not_zero(path: Path) -> None:
 
 
 def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
-    """Hard is what few scored trials passed; flaky what a variant passed sometimes."""
+    """Few scored trials pass a hard task; a variant sometimes passes a flaky one."""
     comparison_ledgers.make_run(
         path, {"base": ["PP", "PF", "FF", "ii"], "treat": ["PP", "FF", "FF", "ii"]}
     )
@@ -171,7 +171,7 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
 
 
 def test_the_flakiest_task_comes_first(path: Path) -> None:
-    """Not the first by name: even odds with both variants come before even odds with one."""
+    """Even odds with both variants come before even odds with one, whatever the names."""
     letters = ["PPPF", "PFPF", "PFPF", "PPPP"]
     comparison_ledgers.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
     flaky = [task.task_id for task in outcome_tally.flaky(collected(path).tasks)]
@@ -179,8 +179,10 @@ def test_the_flakiest_task_comes_first(path: Path) -> None:
 
 
 def test_cost_stands_beside_quality() -> None:
-    """A report shows the cost of a trial and of a pass; unknown where none passed or cost is
-    unknown."""
+    """A report shows the cost of a trial and of a pass.
+
+    The cost of a pass is unknown if no trial passed or a cost is unknown.
+    """
 
     def variant(name: str, share: float | None) -> VariantOutcomes:
         rate = None if share is None else Estimate(share, 0.2, 0.8)
@@ -210,7 +212,7 @@ def test_cost_stands_beside_quality() -> None:
 
 
 def test_the_interval_of_a_cost_knows_its_tasks(path: Path) -> None:
-    """Replications that are copies add nothing; a single task has no interval; none is below 0."""
+    """Copied replications add nothing, a single task has no interval, and no bound is negative."""
     costs = [0.1, 0.2, 0.6, 0.1, 5.0]
     numbers = {"base": [[cost] for cost in costs], "treat": [[cost] * 4 for cost in costs]}
     letters = {"base": ["P"] * 5, "treat": ["PPPP"] * 5}
@@ -228,7 +230,7 @@ def test_the_interval_of_a_cost_knows_its_tasks(path: Path) -> None:
 
 
 def test_what_is_compared_can_be_chosen(path: Path) -> None:
-    """Another run is A against this one, two variants are A and B; others are refused."""
+    """Another run is A against this one, two variants are A and B, and others are refused."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 8, "treat": ["F"] * 8})
     comparison_ledgers.make_run(path, {"base": ["F"] * 8, "treat": ["F"] * 8}, "run-0")
     report = facts(path, compare=("treat base", "run-0:base"))
@@ -252,14 +254,14 @@ def test_what_is_compared_can_be_chosen(path: Path) -> None:
 
 
 def test_options_are_checked_at_once(path: Path) -> None:
-    """Every option that is not valid is named, before anything is read."""
+    """All invalid options are named before anything is read."""
     with pytest.raises(InvalidInput) as refused:
         facts(path, "no-such-run", confidence=1.0, max_bytes=MIB - 1)
     assert [problem.where for problem in refused.value.problems] == ["confidence", "max_bytes"]
 
 
 def change(path: Path, table: str, change: str) -> None:
-    """Change rows behind the ledger's back."""
+    """Change rows directly in the file."""
     with closing(sqlite3.connect(path)) as raw, raw:
         for action in ("update", "delete"):
             raw.execute(f"DROP TRIGGER IF EXISTS {table}_refuses_{action}")
@@ -267,7 +269,7 @@ def change(path: Path, table: str, change: str) -> None:
 
 
 def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
-    """Provenance says what the run was, and that a row was changed after its commit."""
+    """The provenance has the run's state, and names the row that changed after its commit."""
     comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     clean = facts(path, verify=True)["provenance"]
     assert clean["verification"]["clean"]
@@ -284,7 +286,7 @@ def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
 
 
 def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
-    """The report says what it checked, and does not read every record again."""
+    """By default, the report checks only the chain, and says so."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "score", "UPDATE score SET primary_metric_value = 1")
     report = collected(path)
@@ -318,7 +320,7 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
     ],
 )
 def test_a_broken_chain_is_told(path: Path, changed: str, expected: list[str]) -> None:
-    """A commit that was changed or removed is found without reading any record."""
+    """A changed or removed commit is found without reading any record."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "slot_commit", changed)
     report = collected(path)
@@ -327,7 +329,7 @@ def test_a_broken_chain_is_told(path: Path, changed: str, expected: list[str]) -
 
 
 def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
-    """Each different `ext.isolation` is there once, with its number; tampering first, and aloud."""
+    """Each different `ext.isolation` is there once, with its number; tampering comes first."""
     quiet = {"agent_user": "65534", "tampering_suspected": [], "tampering_total": 0}
     loud = {**quiet, "tampering_suspected": ["/agentlab/deps"], "tampering_total": 1}
     with kit.open_writer(path) as writer:
@@ -350,7 +352,7 @@ def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
 
 
 def test_streamed_json_is_the_whole_document(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON is written row by row, and is what `json.dumps` makes of the report's facts."""
+    """The JSON is written row by row, and equals `json.dumps` of the report's facts."""
     monkeypatch.setattr(clock, "utc_now", lambda: "2026-01-31T12:00:00.000Z")
     letters = {"base": ["PF", "F", "i"], "treat": ["P", "FF", "-"], "more": ["PP", "g", "P"]}
     for run_id in ("run-1", "run-2"):
@@ -363,7 +365,7 @@ def test_streamed_json_is_the_whole_document(path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_report_is_written_to_a_stream(path: Path, tmp_path: Path) -> None:
-    """The bytes, and the number returned, are those of the file."""
+    """A stream gets the same bytes and number as a file."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     stream, file = BytesIO(), tmp_path / "report.md"
     with open_ledger(path) as ledger:
@@ -381,7 +383,7 @@ def test_equal_tasks_share_their_cells(path: Path) -> None:
 
 
 def test_json_does_not_hold_its_trials(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are read again while they are written, from the commits that were counted."""
+    """Trials are read again during writing, from the commits that were counted."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 3, "treat": ["F"] * 3})
     held = []
 

@@ -1,4 +1,4 @@
-"""Events files as agents should not write them: too many events, too broken, too rich."""
+"""Events files with too many, broken or oversized events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_events(
 
 
 def test_lines_that_are_no_events() -> None:
-    """Blank lines are nothing; all else that is no JSON object is counted."""
+    """Blank lines are ignored, and other lines that are not JSON objects are counted."""
     content = b'{"a": 1}\n\n  \r\n[]\n1\nnull\n{"a": 1\n\xff\n{"type": "t"}'
     events, dropped = read_events(content)
     assert [(e.row_seq, e.type, e.body) for e in events] == [
@@ -35,21 +35,21 @@ def test_lines_that_are_no_events() -> None:
 
 
 def test_events_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of too many events the first are kept and all others counted."""
+    """The first events up to the limit are kept, and the others counted."""
     monkeypatch.setattr(trial_outputs, "MAX_EVENTS", 10)
     events, dropped = read_events(b"{}\n" * 100)
     assert (len(events), dropped) == (10, 90)
 
 
 def test_broken_lines_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many broken lines the others are counted and not parsed."""
+    """After the limit of broken lines, others are counted without parsing."""
     monkeypatch.setattr(trial_outputs, "MAX_INVALID_LINES", 10)
     events, dropped = read_events(b"{}\n" + b"{\n" * 10 + b"{}\n{\n")
     assert (len(events), dropped) == (1, 12)
 
 
 def test_values_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines with more values than there is room for are left out; smaller ones still come in."""
+    """Lines with too many values are left out, and smaller ones are still read."""
     monkeypatch.setattr(trial_outputs, "MAX_EVENT_VALUES", 12)
     rich = b'{"a": [' + b"[]," * 20 + b"[]]}\n"
     wordy = b'{"a": "' + b",[{" * 20 + b'"}\n'
@@ -59,7 +59,7 @@ def test_values_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events beyond what is held in memory are the same ones, in a file that can be read again."""
+    """Events beyond the memory limit are in a file that can be read again, unchanged."""
     lines = [{"type": "t", "n": n, "text": "é\u2028\n\x85 hush-hush"} for n in range(50)]
     content = b"".join(canonical_json.dump_bytes(line) + b"\nno event\n" for line in lines)
     held, dropped = read_events(content, redactor=Redactor({"KEY": "hush-hush"}))
@@ -76,7 +76,7 @@ def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_value_that_cannot_be_stored_loses_no_event() -> None:
-    """Its event is kept with null, and the first such values are named with their lines."""
+    """An event with an unstorable value has null there, and the first ones are named by line."""
     content = b'{"n": 1}\n\n{"n": 1, "loss": NaN}\n{"n": 1, "text": "\\ud83d"}\n'
     events = trial_outputs.read_events(io.BytesIO(content), 10_000, Redactor({}), NOWHERE)
     assert isinstance(events.events, tuple)
@@ -87,7 +87,7 @@ def test_a_value_that_cannot_be_stored_loses_no_event() -> None:
 
 
 def test_names_of_values_that_cannot_be_stored_hold_no_secret() -> None:
-    """A key that is a secret is redacted, and so is one that is too long to be named."""
+    """A secret key is redacted, and so is a key too long to be named."""
     secret = "hush-hush-hush"
     lines = [b'{"hush-hush-hush": NaN}', b'{"' + b"x" * 500 + b'": NaN}', *[b'{"a": NaN}'] * 9]
     content = b"\n".join(lines)

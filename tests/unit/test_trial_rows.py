@@ -35,7 +35,7 @@ def record_of(result: AttemptResult) -> str:
 
 
 def test_a_record_makes_its_rows_again(result: AttemptResult) -> None:
-    """Every column of both rows is in the record, so that the record makes the same rows."""
+    """The record holds every column of both rows, and makes the same rows again."""
     record = json.loads(record_of(result))
     row = slot_rows.trial_row(1, result)
     assert slot_rows.trial_row_of_record(1, 1, record) == row
@@ -49,7 +49,7 @@ def test_a_record_makes_its_rows_again(result: AttemptResult) -> None:
 def test_a_field_that_came_later(
     result: AttemptResult, monkeypatch: pytest.MonkeyPatch, outcome: str | None
 ) -> None:
-    """An optional column that is null is not in the record, as in those of earlier versions."""
+    """A null optional column is not in the record, as in records of earlier versions."""
     before = json.loads(record_of(result))
     monkeypatch.setattr(slot_rows, "OPTIONAL", ("outcome",))
     result = replace(result, outcome=outcome)

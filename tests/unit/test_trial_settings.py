@@ -54,7 +54,7 @@ def said(problems: list[Any]) -> list[tuple[str, int | None, str | None, str]]:
 
 
 def test_every_key_of_a_task(folder: Folder) -> None:
-    """A task overrides each key; what it leaves out stays as the experiment has it."""
+    """A task overrides each key, and keeps the experiment's other keys."""
     folder.data["runtime"] |= {"env": {"A": "experiment", "Z": "$mode"}, "user": "root"}
     folder.tasks([{"id": "plain"}, {"id": "own", "runtime": EVERY}])
     plain, overridden = settings_of(folder.resolve())
@@ -74,7 +74,7 @@ def test_every_key_of_a_task(folder: Folder) -> None:
 
 
 def test_every_key_of_a_phase(folder: Folder) -> None:
-    """Commands are replaced whole, environments name by name; a phase's own names win."""
+    """Commands are replaced whole, environments by name, and a phase's own names win."""
     folder.data["runtime"] |= {"env": {"N": "of all phases"}}
     folder.tasks([{"id": "own", "runtime": EVERY}])
     (settings,) = settings_of(folder.resolve())
@@ -120,7 +120,7 @@ def test_one_key_at_a_time(folder: Folder, key: str) -> None:
 
 
 def test_the_task_comes_last(folder: Folder) -> None:
-    """Each of experiment, variant and task may set a part of one section."""
+    """Experiment, variant and task may each set a part of one section."""
     folder.data["runtime"]["resources"] = {"cpus": 3, "memory": "300m", "pids": 30}
     folder.data["runtime"]["agent"]["timeout_s"] = 30
     variant(folder, {"resources": {"memory": "200m", "pids": 20}, "agent": {"timeout_s": 20}})
@@ -133,7 +133,7 @@ def test_the_task_comes_last(folder: Folder) -> None:
 
 
 def test_limits_can_be_lifted_and_set(folder: Folder) -> None:
-    """`unlimited` removes a limit at each level, and a level below can set it again."""
+    """`unlimited` removes a limit at each level, and a lower level can set it again."""
     words = ("cpus", "memory", "pids", "storage")
     folder.data["runtime"]["resources"] = dict.fromkeys(words, "unlimited")
     variant(folder, {"resources": {"memory": "1g", "pids": 100}})
@@ -153,7 +153,7 @@ def test_limits_can_be_lifted_and_set(folder: Folder) -> None:
 
 
 def test_setup_can_be_switched_off_and_on(folder: Folder) -> None:
-    """`setup: null` of a variant or a task; a later command brings one back."""
+    """A variant or task disables setup with `setup: null`, and a later command restores it."""
     folder.data["runtime"]["setup"] = {"command": ["make"], "timeout_s": 9}
     variant(folder, {"setup": None})
     again = {"setup": {"command": ["again"]}}
@@ -172,7 +172,7 @@ def test_setup_can_be_switched_off_and_on(folder: Folder) -> None:
 
 
 def test_files_of_a_variant(folder: Folder) -> None:
-    """They are staged with the experiment's, and words of commands find them, a task's too."""
+    """They are staged with the experiment's files, and commands of variant and task find them."""
     folder.write("other.py", "print('other')\n")
     variant(folder, {"agent": {"command": ["python3", "other.py"], "files": ["other.py"]}})
     variant_settings = {"agent": {"command": ["python3", "agent.py", "$mode"]}}
@@ -187,7 +187,7 @@ def test_files_of_a_variant(folder: Folder) -> None:
 
 
 def test_stored_form(folder: Folder) -> None:
-    """Old forms have no new key; new ones are read as they were written."""
+    """Old forms have no new key, and new forms are read as written."""
     resolved = folder.resolve()
     assert canonical_json.digest(resolved.document) == OLD_DOCUMENT
     assert resolved.dataset.digest == OLD_TASKS
@@ -208,11 +208,11 @@ def test_stored_form(folder: Folder) -> None:
 
 OLD_DOCUMENT = "a2e370f981cc0213df28801150aa786d673f03c2dffcfac94aea092cd6022486"
 OLD_TASKS = "ff7ba4768122d2732b7ff51c58b68d505422a981d070a7b74eee7e8329a4a8aa"
-"""What the version before settings by variant and task made of the same files."""
+"""The digests of the same files by the version before settings by variant and task."""
 
 
 def test_names_of_tasks_are_needed(folder: Folder) -> None:
-    """Bindings of the variant are known; each other name is asked for at its first line."""
+    """Bindings of the variant are known, and each other name is requested at its first line."""
     overrides = {
         "env": {"E": "$mode $FROM_ENV"},
         "agent": {"command": ["go", "$n", "$FROM_COMMAND", "$WORKSPACE"]},
@@ -242,7 +242,7 @@ def test_names_of_tasks_are_needed(folder: Folder) -> None:
 
 
 def test_names_in_a_variants_command(folder: Folder) -> None:
-    """They are reported in the variant's own section."""
+    """Problems are reported in the variant's own section."""
     variant(folder, {"agent": {"command": ["go", "$ABSENT"], "env": {"X": "$MISSING"}}})
     fields = {p.field for p in folder.resolve().missing_names({"KEY", "TOKEN"})}
     field = "variant_plan[0].runtime.agent"
@@ -282,7 +282,7 @@ def test_names_in_a_variants_command(folder: Folder) -> None:
     ],
 )
 def test_problems_of_tasks(folder: Folder, row: JsonObject, field: str, message: str) -> None:
-    """Each is refused with its line and field before a run exists."""
+    """Each problem is refused with its line and field before a run exists."""
     folder.tasks([{"id": "fine"}, {"id": "wrong", **row}])
     ((file, line, at, text),) = said(folder.task_problems())
     assert (file, line, at) == ("tasks.jsonl", 2, field)
@@ -304,7 +304,7 @@ def test_problems_of_tasks(folder: Folder, row: JsonObject, field: str, message:
 def test_problems_of_variants(
     folder: Folder, runtime: JsonObject, field: str, message: str
 ) -> None:
-    """Each is refused at its line in the variant's section."""
+    """Each problem is refused at its line in the variant's section."""
     folder.data["runtime"]["user"] = 1000
     variant(folder, runtime)
     ((_, line, at, text),) = said(folder.problems())
@@ -317,14 +317,14 @@ def test_problems_of_variants(
 
 
 def test_same_in_both_forms(folder: Folder) -> None:
-    """The short forms may repeat what `runtime` says."""
+    """The short forms may repeat values of `runtime`."""
     row = {"image": "a", "timeout_s": 5, "runtime": {"image": "a", "agent": {"timeout_s": 5.0}}}
     folder.tasks([{"id": "both", **row}])
     assert folder.resolve().images == ("a",)
 
 
 def test_images_of_variants_and_tasks(folder: Folder) -> None:
-    """Each image that a trial runs in, once; a variant without one needs tasks that name theirs."""
+    """Each image of a trial is listed once, and a variant without one needs tasks with images."""
     variant(folder, {"image": "of-variant"})
     folder.tasks([{"id": "a"}, {"id": "b", "runtime": {"image": "of-task"}}])
     assert folder.resolve().images == ("of-task", "of-variant", "python:3")
@@ -335,14 +335,14 @@ def test_images_of_variants_and_tasks(folder: Folder) -> None:
 
 
 def test_sealing_follows_the_user_of_each_trial(folder: Folder) -> None:
-    """Where the agent has a user of its own it cannot read; elsewhere the files come later."""
+    """If the agent's user cannot read the files, they are there; otherwise they come later."""
     folder.data["benchmark"]["grader"]["sealed"] = True
     folder.tasks([{"id": "a"}, {"id": "b", "runtime": {"agent": {"user": "agent"}}}])
     assert folder.resolve().sealings == [Sealing.AFTER_AGENT, Sealing.UNREADABLE]
 
 
 def test_changes_are_said(folder: Folder) -> None:
-    """A resumed run is refused for each setting that has changed."""
+    """A resume is refused for each changed setting."""
     variant(folder, {"image": "first", "resources": {"gpus": 1}})
     folder.tasks([{"id": "own", "runtime": {"network": "full"}}])
     before = folder.resolve()
@@ -362,7 +362,7 @@ def test_changes_are_said(folder: Folder) -> None:
 
 @pytest.mark.parametrize("row", [{"image": "other"}, {"runtime": {"image": "other"}}])
 def test_a_trial_has_the_image_of_its_task(tmp_path: Path, row: JsonObject) -> None:
-    """In either form it is the container's image, and the container is told of it."""
+    """In either form, the container runs the task's image and gets its name."""
     spec = Trials(tmp_path, {"other": "sha256:2"}).spec(task=row)
     assert (spec.image_ref, spec.image_id) == ("other", "sha256:2")
     assert contract_variables(spec)["AGENTLAB_TASK_IMAGE"] == "other"
@@ -370,7 +370,7 @@ def test_a_trial_has_the_image_of_its_task(tmp_path: Path, row: JsonObject) -> N
 
 
 def test_storage_and_gpus_in_a_container(tmp_path: Path) -> None:
-    """The engine gets a size for the container's own files, and a request for GPUs."""
+    """The engine gets a size limit for the container's files, and a request for GPUs."""
     trials = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"})
     task: JsonObject = {"runtime": {"resources": {"storage_bytes": 1 << 30, "gpus": 2}}}
     host = container_config(trials.spec(task=task))["HostConfig"]

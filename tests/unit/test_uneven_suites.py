@@ -41,7 +41,7 @@ def drawn(
 def test_tasks_that_cancel_are_seldom_called_a_difference(
     rates: tuple[list[float], list[float]], trials: tuple[list[int], list[int]]
 ) -> None:
-    """The mean difference is 0: 5 % of draws may show one, whoever has how many trials."""
+    """At a mean difference of 0, at most 5 % of draws show one, whatever the trial numbers."""
     chance = np.random.default_rng(3)
     alarms, draws = 0, 400
     for _ in range(draws):
@@ -51,7 +51,7 @@ def test_tasks_that_cancel_are_seldom_called_a_difference(
 
 
 def test_interval_and_p_value_of_uneven_suites_agree() -> None:
-    """The p value is small exactly where the interval does not contain 0, in both directions."""
+    """The p value is small exactly where the interval excludes 0, in both directions."""
     chance = np.random.default_rng(4)
     shown = 0
     for _ in range(300):
@@ -71,7 +71,7 @@ def test_interval_and_p_value_of_uneven_suites_agree() -> None:
 
 
 def test_a_lost_trial_changes_little() -> None:
-    """Without one trial of 60, what a suite shows stays: its other trials still count."""
+    """Without one trial of 60, the conclusion about a suite stays."""
     a = [[1.0] * 3] * 20
     b = [[0.0] * 3] * 5 + [[1.0] * 3] * 15
     whole = paired_rates.of_suite(a, b, ALL)
@@ -83,7 +83,7 @@ def test_a_lost_trial_changes_little() -> None:
 
 
 def test_single_trials_of_both_directions_are_no_evidence() -> None:
-    """A metric of ten tasks with one trial, half of them up and half down, is not a difference."""
+    """Ten tasks with one trial, half of them up and half down, show no difference."""
     a = [[0.0]] * 10 + [[0.0, 0.0]]
     b = [[1.0]] * 6 + [[-1.0]] * 4 + [[0.0]]
     assert paired_means.of_suite(a, b, ALL).p == pytest.approx(0.754, abs=0.01)
