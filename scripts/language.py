@@ -55,9 +55,12 @@ _PROGRAM_START = re.compile(
     r"(?:#!|import |from \S+ import |def |\[ |\| |set -|cat /|mkdir |echo |\w+ = )"
 )
 _CODE_LINES = re.compile(
-    r"^ *\|.*$|^ *(?:>>>|\.\.\.) .*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$", re.MULTILINE
+    r"^ *\|.*$|^ *(?:>>>|\.\.\.) .*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$"
+    r"|^ *(?:- )?[a-z_]+:(?: \S+)?$|^ *- \S+$",
+    re.MULTILINE,
 )
-"""Rows of a table, lines of an example, and lines that show how a script is called."""
+"""Rows of a table, lines of an example, lines that show how a script is called, and YAML."""
+_SENTENCE_END = re.compile(r"[.!?:](?:[\s\"')*_]|$)")
 _LITTLE_WORDS = {
     *("return", "returns", "yield", "a", "an", "the", "of", "its", "this", "whether", "is", "in"),
     *("to", "for", "and", "or", "it", "with", "as", "test"),
@@ -177,8 +180,10 @@ def _page_texts(content: str) -> Iterator[Text]:
 
 
 def _python_texts(content: str) -> Iterator[Text]:
+    tree = ast.parse(content)
+    quoted = {id(part) for node in ast.walk(tree) for part in _compared(node)}
     within_f_strings: set[int] = set()
-    for node in ast.walk(ast.parse(content)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             within_f_strings.update(map(id, node.values))
             parts = (p.value if isinstance(p, ast.Constant) else "CODE" for p in node.values)
@@ -191,10 +196,20 @@ def _python_texts(content: str) -> Iterator[Text]:
             message = node.value
         else:
             continue
+        if id(node) in quoted:
+            continue
         message = _CODE_LINES.sub("", message)
         if _is_prose(message):
             yield Text(node.lineno, message)
     yield from _comments(content)
+
+
+def _compared(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the strings with which an assertion compares the output of a program."""
+    if isinstance(node, ast.Assert):
+        for part in ast.walk(node.test):
+            if isinstance(part, ast.Compare):
+                yield from ast.walk(part)
 
 
 def _comments(content: str) -> Iterator[Text]:
@@ -219,6 +234,8 @@ def _is_prose(text: str) -> bool:
     if len(text.split()) < 4 or text.lstrip().startswith(_SQL):
         return False
     if _PROGRAM_START.match(text.lstrip()) or len(_SQL_WORDS.findall(text)) > 1:
+        return False
+    if "\n" in text.strip() and not _SENTENCE_END.search(text):
         return False
     plain = re.sub(r"``[^`]+``|`[^`]+`", "", text)
     signs = len(_PROGRAM_SIGNS.findall(plain))

@@ -1,4 +1,4 @@
-"""What a trial read from block devices and wrote to them, as a real kernel counts it."""
+"""Reads and writes of block devices by a trial, as a real kernel counts them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def counted_by_the_kernel(disk: Path) -> ResourceUse:
 
     With version 1, newer kernels count only on devices that some container limits.
     """
-    found = ("findmnt", "--noheadings", "--output", "SOURCE", disk)
-    device = subprocess.run(found, capture_output=True, text=True, check=True).stdout.strip()
+    find_device = ("findmnt", "--noheadings", "--output", "SOURCE", disk)
+    device = subprocess.run(find_device, capture_output=True, text=True, check=True).stdout.strip()
     words = ("docker", "run", "--rm", "--device-write-bps", f"{device}:1gb")
     script = f"cd /disk && {WRITES.format(1)} && ({READS}) 2>/dev/null"
     done = subprocess.run(

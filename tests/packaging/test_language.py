@@ -20,10 +20,9 @@ def findings(*paths: object) -> list[str]:
 
 
 def test_no_text_has_to_be_read_twice() -> None:
-    """No page and no module of the package, the scripts or these tests breaks a rule."""
+    """No page and no module of the package, the scripts or the tests breaks a rule."""
     pages = sorted(path.name for path in PROJECT.glob("*.md"))
-    tests = [path for path in sorted((PROJECT / "tests").iterdir()) if path.name != "unit"]
-    assert findings(*pages, "docs", "examples", "labledger", "scripts", *tests) == []
+    assert findings(*pages, "docs", "examples", "labledger", "scripts", "tests") == []
 
 
 @pytest.mark.parametrize(
@@ -73,3 +72,19 @@ def test_code_and_quoted_output_are_no_sentences(tmp_path: Path) -> None:
         "Type `that of x` or see [the page](that-of.md).\n\n```\nnobody is told\n```\n", "utf-8"
     )
     assert findings(page) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'def test() -> None:\n    assert output == "holds no run that nobody asked for"\n',
+        'X = """\nuser: nobody\nimage: demo\n- nobody\n"""\n',
+        'X = """\nsomebody max 0\nnobody max 1\n"""\n',
+    ],
+    ids=["output in an assertion", "YAML", "data"],
+)
+def test_expected_output_and_data_of_tests_are_no_sentences(tmp_path: Path, code: str) -> None:
+    """Strings that assertions compare, and lines of data, are not findings."""
+    module = tmp_path / "module.py"
+    module.write_text(code, "utf-8")
+    assert findings(module) == []

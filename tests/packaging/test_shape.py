@@ -47,14 +47,18 @@ def literal_splats(tree: ast.Module) -> Iterator[ast.Call]:
                 yield call
 
 
-def private_accesses(node: ast.AST, own: frozenset[str] = frozenset()) -> Iterator[ast.Attribute]:
+def private_accesses(
+    node: ast.AST, class_names: frozenset[str] = frozenset()
+) -> Iterator[ast.Attribute]:
     """Accesses to private attributes from outside the class that has them."""
     for child in ast.iter_child_nodes(node):
-        names = own
+        names = class_names
         if isinstance(child, ast.ClassDef):
             names |= own_names(child)
         if isinstance(child, ast.Attribute) and is_private(child.attr):
-            is_own = ast.unparse(child.value) in {"self", "cls", "super()"} or child.attr in own
+            is_own = (
+                ast.unparse(child.value) in {"self", "cls", "super()"} or child.attr in class_names
+            )
             if not is_own and child.attr not in NAMED_TUPLES | OF_PYTHON:
                 yield child
         yield from private_accesses(child, names)
@@ -84,8 +88,8 @@ def test_no_call_unpacks_a_literal() -> None:
 
 def test_private_attributes_stay_in_their_class() -> None:
     """Only the code of a class uses its private attributes."""
-    found = [place(path, node) for path in MODULES for node in private_accesses(parsed(path))]
-    assert found == []
+    accesses = [place(path, node) for path in MODULES for node in private_accesses(parsed(path))]
+    assert accesses == []
 
 
 @pytest.mark.parametrize("source", ["f(*(a, b))", "f(*[a])", 'f(**{"a": 1})'])
@@ -103,5 +107,5 @@ class Own:
         return self._a < other._a and other._b
 x = Own()._a
 """
-    found = [ast.unparse(node) for node in private_accesses(ast.parse(source))]
-    assert found == ["other._b", "Own()._a"]
+    accesses = [ast.unparse(node) for node in private_accesses(ast.parse(source))]
+    assert accesses == ["other._b", "Own()._a"]

@@ -1,4 +1,4 @@
-"""The parts of a cluster that need neither an engine nor Dask."""
+"""The parts of a cluster that work without an engine and without Dask."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def host(name: str, slots: int = 2, busy: int = 0, **more: object) -> HostState:
 
 
 def test_a_file_that_arrives_in_pieces_is_checked(tmp_path: Path) -> None:
-    """Repeated and misplaced pieces change nothing, and only the right content gets the name."""
+    """Repeated and misplaced pieces change nothing, and only the right content gets its name."""
     content = bytes(range(256)) * 10
     target = tmp_path / "deep" / "file"
     partial = PartialFile(tmp_path / "incoming" / "part", target)
@@ -79,7 +79,7 @@ def test_a_file_that_arrives_in_pieces_is_checked(tmp_path: Path) -> None:
 def test_a_file_that_the_disk_refuses_arrives_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a sync that failed, a later one would succeed without the content: nothing is kept."""
+    """After a failed sync, the file is fetched again from the beginning."""
     target = tmp_path / "file"
     partial = PartialFile(tmp_path / "incoming" / "part", target)
     partial.append(0, b"content")
@@ -125,7 +125,7 @@ def test_the_outbox_gives_back_what_was_put(tmp_path: Path) -> None:
 
 
 def test_messages_show_nothing_of_what_they_hold() -> None:
-    """A transport that logs the bytes of a message shows none of its texts."""
+    """The representation of a message shows none of its texts."""
     reply = Described("a-session-to-be-hidden", host("a"), 1.0, 2.0)
     assert b"to-be-hidden" not in encode(reply)
     assert decode(encode(reply)) == reply
@@ -134,7 +134,7 @@ def test_messages_show_nothing_of_what_they_hold() -> None:
 
 
 def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trials) -> None:
-    """Also with settings of their own, and from message to message; other plans stay apart."""
+    """Attempts of one plan share it after the transfer, also across messages."""
     first, second = trials.spec("true"), trials.spec("false", environment={"KEY": "hidden"})
     setup = RunSetup(RunKey("ledger", "run"), 1, {}, False)
     specs = (first, replace(first, attempt=2), second)
@@ -149,7 +149,7 @@ def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trial
 
 
 def test_a_host_is_chosen_by_image_then_free_slots_then_workspace(trials: Trials) -> None:
-    """Of hosts with a free slot, one with the image wins, then the freest, then the workspace."""
+    """Among hosts with a free slot, the image decides, then free slots, then the workspace."""
     spec = trials.spec()
     image = frozenset({spec.image_id})
     workspace = frozenset({"w"})
@@ -172,7 +172,7 @@ def test_a_host_is_chosen_by_image_then_free_slots_then_workspace(trials: Trials
 
 
 def test_gpus_are_asked_of_the_host_by_every_container(trials: Trials) -> None:
-    """A trial goes to a host with as many GPUs as any of its containers gets; `all` is one."""
+    """A trial needs a host with as many GPUs as its largest container; `all` counts as one."""
     spec = trials.spec()
 
     def chosen(gpus: str | int, *hosts: HostState) -> str | None:
@@ -193,7 +193,7 @@ def test_gpus_are_asked_of_the_host_by_every_container(trials: Trials) -> None:
 
 
 def test_gpus_are_counted_as_the_engine_and_the_driver_know_them(tmp_path: Path) -> None:
-    """Devices that the engine lists, else the driver's; unknown if only a runtime is there."""
+    """GPUs come from the engine's list or the driver; with only a runtime the count is unknown."""
     none, driver = tmp_path / "none", tmp_path / "gpus"
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (driver / name).mkdir(parents=True)
@@ -206,7 +206,7 @@ def test_gpus_are_counted_as_the_engine_and_the_driver_know_them(tmp_path: Path)
 
 
 def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:
-    """What a host is allowed is counted from its own last reply, whatever the clocks show."""
+    """A grant is counted from the host's own last reply, whatever the clocks show."""
     link = HostLink("a")
     assert link.grant_until(time.monotonic() + 30) is None
     link.record_contact(1_000_000.0)
@@ -218,7 +218,7 @@ def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:
 
 
 def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
-    """It is told at once, once to each process, and may start nothing when it knows."""
+    """A lost host learns of it at once, once for each process, and starts no more trials."""
     link, setup, soon = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False), time.monotonic()
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     link.record_contact(5.0)
@@ -229,17 +229,17 @@ def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
     assert link.may_start
     link.lost_because = "unplugged"
     assert link.has_orders(stopping=False)
-    told = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
-    assert (told.is_lost, told.grant_until, told.attempts) == (True, None, ())
+    exchange = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
+    assert (exchange.is_lost, exchange.grant_until, exchange.attempts) == (True, None, ())
     assert link.may_start, "it may not know yet"
-    link.record_delivery(told)
+    link.record_delivery(exchange)
     assert not link.may_start
     link.connect("address", Described("another-process", host("a"), 5.0, 5.0))
     assert link.has_orders(stopping=False)
 
 
 def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> None:
-    """An attempt that was delivered to an earlier process must be known to the next one."""
+    """A new process learns which attempts an earlier process of its host had received."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     for idx in (2, 1):
@@ -249,8 +249,8 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
     assert (len(first.attempts), first.is_marked, first.delivered_before) == (1, False, frozenset())
     link.record_delivery(first)
     assert link.connect("address", Described("another", host("a"), 5.0, 5.0)) == [(1, 1)]
-    for each in link.pending.values():
-        each.is_ready = True
+    for order in link.pending.values():
+        order.is_ready = True
     again = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
     assert (len(again.attempts), again.is_marked, again.mark) == (
         2,
@@ -263,7 +263,7 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
 
 
 def test_a_recall_goes_with_the_attempt_to_each_process_of_its_host(trials: Trials) -> None:
-    """An attempt that may have been delivered takes the order along until it is submitted again."""
+    """A recall is sent with its attempt until the attempt is submitted again."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     pending = link.pending[7, 1] = Pending(trials.spec(), Future(), is_ready=True)
@@ -284,7 +284,7 @@ def test_a_recall_goes_with_the_attempt_to_each_process_of_its_host(trials: Tria
 
 
 def test_no_time_is_granted_without_the_orders_to_start_less(trials: Trials) -> None:
-    """A question that overtakes a recall must not let start what is recalled."""
+    """A question that overtakes a recall grants no time to start the recalled attempt."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     link.record_contact(5.0)
@@ -302,7 +302,7 @@ def test_no_time_is_granted_without_the_orders_to_start_less(trials: Trials) -> 
 
 
 def test_an_order_given_again_is_not_taken_for_delivered(trials: Trials) -> None:
-    """A recall that was dropped and ordered again while it was delivered is delivered again."""
+    """A recall that was withdrawn and repeated during its delivery is delivered again."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     spec = trials.spec()
@@ -316,7 +316,7 @@ def test_an_order_given_again_is_not_taken_for_delivered(trials: Trials) -> None
 
 
 def test_limiters_that_share_permits_take_turns() -> None:
-    """Runs share a host's slots: a free one goes to the run with fewer trials, if it may start."""
+    """A free slot goes to the run with fewer trials, if that run may start one."""
     permits, order = RunPermits(1), []
     first, second, closed = (StartLimiter(1, permits=permits) for _ in range(3))
     closed.allow_until(0)
@@ -351,7 +351,7 @@ def test_limiters_that_share_permits_take_turns() -> None:
 
 
 def test_a_host_needs_a_grant_to_start_trials_alone() -> None:
-    """Without a grant a host starts nothing, and still collects what has ended."""
+    """A host without a grant starts no trial, and still collects ended trials."""
     limiter = StartLimiter(1, clock=time.monotonic, owns_attempts=True)
     limiter.allow_until(0)
     assert (limiter.may_start, limiter.starting_allowed) == (False, True)
@@ -364,7 +364,7 @@ def test_a_host_needs_a_grant_to_start_trials_alone() -> None:
 
 
 def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
-    """Slots that wait for a host stop the run once the others have ended, and are named."""
+    """Slots that wait for a host stop the run when no other slot can run, and are named."""
     gone, works = HostLink("gone/1"), HostLink("works/2")
     gone.pending = {(idx, 1): Pending(trials.spec(), Future()) for idx in (4, 7)}
     works.connect("address", Described("session", host("works/2"), 0.0, 0.0))
@@ -386,7 +386,7 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
 
 
 def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
-    """A limit of attempts for each host, and hosts that are paused, hold until they are ended."""
+    """Limits of hosts and paused hosts hold until they are lifted."""
     spec, room = trials.spec(), HostCapacity()
     links, images = [HostLink(f"{name}/1") for name in "ab"], frozenset({spec.image_id})
     for link in links:
@@ -419,7 +419,7 @@ def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
 
 
 def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
-    """After any changes, totals and the chosen host are as if all hosts were looked at."""
+    """The incremental totals always match a full count of all hosts."""
     spec, host_capacity, chance = trials.spec(), HostCapacity(), random.Random(7)
     links = [HostLink(f"{name}/1") for name in "abcdef"]
 
@@ -450,24 +450,24 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
                     assert has_image or not link.awaits_image(spec.image_id)
                     link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
         host_capacity.update(link)
-        usable = [each for each in links if each.problem is None]
-        slots = {each.name: each.state.slots for each in usable if each.state}
-        room = [each for each in usable if each.taken < capacity_of(slots[each.name])]
+        usable = [link for link in links if link.problem is None]
+        slots = {link.name: link.state.slots for link in usable if link.state}
+        room = [link for link in usable if link.taken < capacity_of(slots[link.name])]
         image = spec.image_id
-        free = [each for each in room if each.has_image(image) or not each.awaits_image(image)]
-        taken = {each.name: each.taken for each in links}
-        best = choose_host(spec, [each.state for each in free if each.state], taken, [])
+        free = [link for link in room if link.has_image(image) or not link.awaits_image(image)]
+        taken = {link.name: link.taken for link in links}
+        best = choose_host(spec, [link.state for link in free if link.state], taken, [])
         chosen = host_capacity.choose(spec)
         assert (chosen is None) == (best is None)
         if chosen is not None and best is not None:
-            # Of hosts that are equal in everything but their names, any may be chosen.
+            # Hosts that differ only in their names are equally good.
             assert chosen in free
-            assert rank(chosen) == rank(next(each for each in links if each.name == best))
+            assert rank(chosen) == rank(next(link for link in links if link.name == best))
         assert host_capacity.has_room == bool(room)
         assert (host_capacity.slots, host_capacity.capacity) == (
             sum(slots.values()),
             sum(map(capacity_of, slots.values())),
         )
         assert host_capacity.blocked == sum(
-            each.taken for each in links if each.problem is not None
+            link.taken for link in links if link.problem is not None
         )

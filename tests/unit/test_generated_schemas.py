@@ -10,7 +10,7 @@ from commands import CHECKOUT, command_env
 
 
 def test_schemas_are_generated() -> None:
-    """Generating the schemas again gives the files that are there."""
+    """Generating the schemas again changes no file."""
     printed = subprocess.run(
         [sys.executable, CHECKOUT / "scripts/schemas.py", "--print"],
         check=True,
@@ -24,7 +24,7 @@ def test_schemas_are_generated() -> None:
 
 
 def test_what_is_required() -> None:
-    """A generated schema refuses unknown keys and requires all but those added later."""
+    """A generated schema refuses unknown keys, and requires all keys except later additions."""
     schema = json.loads((CHECKOUT / "schemas/comparison_v1.jsonschema").read_text("utf-8"))
     task_row, compared = schema["$defs"]["TaskRow"], schema["$defs"]["Compared"]
     assert not task_row["additionalProperties"]

@@ -1,4 +1,4 @@
-"""The codec between dataclasses and JSON: keys, their order, what is left out, what is refused."""
+"""The codec between dataclasses and JSON: keys, their order, omissions and refusals."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_any_value() -> None:
 
 
 def test_chosen_members() -> None:
-    """A class says which attributes are written, in which order, and which only if they are set."""
+    """A class chooses which attributes are written, in which order, and which only if set."""
     assert list(Shown(3).as_json().items()) == [("count", 3), ("twice", 6)]
     full = {"note": "n", "count": 3, "twice": 6, "half": 0.5}
     assert list(to_json([Shown(3, 0.5, 1, "n")])[0].items()) == list(full.items())
 
 
 def test_form_of_its_own() -> None:
-    """A nested value whose class has its own `as_json` is written by that."""
+    """A nested value with its own `as_json` is written by it."""
 
     @dataclass(frozen=True, slots=True)
     class Document(JsonForm):
@@ -91,7 +91,7 @@ def test_form_of_its_own() -> None:
 
 
 def test_section_comes_back() -> None:
-    """A stored section is read as what was written, without what is no part of the document."""
+    """A stored section is read back equal, without members that are not stored."""
     inner = Inner(("a", "b"), frozenset({Colour.RED}))
     outer = Outer("x", inner, {"k": inner}, 60.0, {"any": [1]}, cached=5)
     stored = outer.as_json()
@@ -119,6 +119,6 @@ def test_section_comes_back() -> None:
     ],
 )
 def test_refused(document: JsonObject, message: str) -> None:
-    """An unknown or a missing key of a stored section is an error, also of a nested one."""
+    """An unknown or missing key of a stored section is an error, also in a nested one."""
     with pytest.raises(TypeError, match=message):
         Outer.from_json(document)

@@ -1,4 +1,4 @@
-"""The public library: its names, their help, and that the command line needs nothing else."""
+"""The public library: its names, their help, and the command line's use of it."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def public(name: str) -> Any:
 
 
 def test_the_reference_lists_every_public_name() -> None:
-    """`labledger.__all__` is what docs/reference/python.md documents, no more and no less."""
+    """docs/reference/python.md documents exactly `labledger.__all__`."""
     documented = re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)$", REFERENCE, re.MULTILINE)
     assert sorted(documented) == sorted(labledger.__all__)
     assert set(labledger.__all__) <= set(dir(labledger))
 
 
 def test_every_error_is_public() -> None:
-    """A caller can catch each error by a name of `labledger`."""
+    """A caller can catch each error by a name in `labledger`."""
     raised = {
         name
         for name, value in vars(errors).items()
@@ -52,7 +52,7 @@ def test_every_error_is_public() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_help_is_enough_to_use_a_function(name: str) -> None:
-    """The help of a function explains each parameter, what it raises, and shows an example."""
+    """A function's help explains each parameter, lists its errors, and shows an example."""
     function = public(name)
     text = inspect.getdoc(function) or ""
     for parameter in inspect.signature(function).parameters:
@@ -77,7 +77,7 @@ def test_help_is_enough_to_use_a_function(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_of_a_ledger_has_help(name: str) -> None:
-    """Each method has a docstring in the imperative; the class says what all of them raise."""
+    """Each method has an imperative docstring, and the class lists the common errors."""
     text = inspect.getdoc(public(name)) or ""
     assert re.match(r"(Return|Write|Close|Compare) ", text), text
     assert "RunNotFound" in (inspect.getdoc(labledger.Ledger) or "")
@@ -85,7 +85,7 @@ def test_every_method_of_a_ledger_has_help(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["RunOptions", "CompareOptions", "PlanOptions", "ReportOptions"])
 def test_the_help_of_options_explains_every_option(name: str) -> None:
-    """Each field is described where `help` shows it, and seconds are called so."""
+    """Each field is described in `help`, with seconds named as such."""
     text = inspect.getdoc(public(name)) or ""
     for field in public(name).__dataclass_fields__:
         assert re.search(rf"^    {field}: ", text, re.MULTILINE), field
@@ -94,7 +94,7 @@ def test_the_help_of_options_explains_every_option(name: str) -> None:
 
 
 def test_options_do_not_show_secrets() -> None:
-    """Values for the experiment are not in the options' text, which may end in a log."""
+    """The text of options, which may end in a log, hides values for the experiment."""
     assert "hidden" not in repr(labledger.RunOptions(env={"TOKEN": "hidden"}))
 
 
@@ -105,7 +105,7 @@ def calls(path: Path) -> Iterator[str]:
 
 
 def test_the_library_leaves_the_process_alone() -> None:
-    """Nothing below the command line prints, asks, exits, or changes folder, mask or locale."""
+    """The library never prints, asks, exits, or changes folder, umask or locale."""
     refused = {"print", "input", "exit", "sys.exit", "os._exit", "os.chdir", "os.umask"}
     refused |= {"locale.setlocale", "os.putenv", "contextlib.chdir", "chdir", "breakpoint"}
     for path in (PROJECT / "labledger").rglob("*.py"):
@@ -117,7 +117,7 @@ def test_the_library_leaves_the_process_alone() -> None:
 
 
 def test_the_contract_of_the_command_line_names_every_package() -> None:
-    """A new package is forbidden to the command line too, until it is allowed on purpose."""
+    """The import contract forbids a new package to the command line until it is allowed."""
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
     contract = next(
         contract

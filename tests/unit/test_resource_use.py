@@ -1,4 +1,4 @@
-"""What a trial used of the machine: from the kernel's counters to the numbers of its result."""
+"""The resource use of a trial: from the kernel's counters to the numbers of its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns that statements are made from are those of the declared tables."""
+"""Statements use exactly the columns of the declared tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labledger.ledger.database.table_rows import COLUMNS, DIGESTED, SLOT_ROWS
 
 
 def test_the_generated_columns_are_current() -> None:
-    """Generating `table_rows.json` again gives the file that is there."""
+    """Generating `table_rows.json` again changes nothing."""
     printed = subprocess.run(
         [sys.executable, CHECKOUT / "scripts/table_rows.py", "--print"],
         env=command_env(),

@@ -37,7 +37,7 @@ def record_of(result: AttemptResult) -> str:
 
 
 def test_a_record_makes_its_rows_again(result: AttemptResult) -> None:
-    """Every column of both rows is in the record, so that the record makes the same rows."""
+    """The record holds every column of both rows, and makes the same rows again."""
     result = replace(result, resource_use=ResourceUse(1, 2))
     record = json.loads(record_of(result))
     row = slot_rows.trial_row(1, result)
