@@ -31,6 +31,7 @@ because a checkout that is not installed, or not installed anew, lacks the metad
 
 def registered(group: str) -> dict[str, dict[str, EntryPoint]]:
     """Return a group's entry points by name and then by package, with this package's first."""
+    # Imported late: it takes longer than a small query.
     from importlib.metadata import EntryPoint, entry_points
 
     by_name: dict[str, dict[str, EntryPoint]] = {

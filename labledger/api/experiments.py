@@ -17,8 +17,9 @@ from labledger.api.experiment_sources import (
     read_source,
     require_some_runnable,
     translate_for_run,
+    translate_to_edit,
 )
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.experiment import templates
 from labledger.text.words import counted
 
@@ -89,7 +90,6 @@ def expectation(planned: RunPlan, lab_dir: Path | None = None) -> tuple[str, ...
     """
     from labledger.compare import size_plan_text
     from labledger.compare.size_plan import PlanOptions, plan_size
-    from labledger.errors import LabLedgerError
     from labledger.files.lab_folder import LabFolder
     from labledger.ledger.reader import LedgerReader
 
@@ -190,7 +190,6 @@ def create_experiment(
         if problems:
             raise InvalidInput("the options are not valid", problems)
         return templates.scaffold(profile, folder, image=image)
-    from labledger.api.experiment_sources import translate_to_edit
     from labledger.execution.run_events import ignore_events
     from labledger.runner.run_options import RunOptions
 

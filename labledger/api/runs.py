@@ -15,7 +15,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
 from labledger.runner.extend import RunExtension, extend_run, prepare_extension
 from labledger.runner.regrade import regrade_run
-from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
+from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots, rerun_slots
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import resume_run, start_run
@@ -279,6 +279,5 @@ def rerun(plan: RerunPlan, options: RunOptions | None = None) -> RunOutcome:
         >>> outcome.complete
         True
     """
-    from labledger.runner.rerun import rerun_slots
 
     return rerun_slots(plan, options or RunOptions())

@@ -201,6 +201,7 @@ def ask_models(
     The checks above have passed, so libraries and keys are there. `name` is the same as for those
     checks.
     """
+    # Imported late: it needs a library of the extra `agents`.
     from labledger.gateway.providers.tiny_requests import ask_each
 
     models = models_of(plan)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from labledger import InvalidInput, Problem
+from labledger.text.escaping import escape_line
 from labledger.text.figures import parse_size
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _RUNS_SQL = (
 def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the run ids that begin with the typed text, the newest run first."""
     from labledger import LabLedgerError, open_ledger
-    from labledger.text.escaping import escape_line
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:

@@ -308,6 +308,7 @@ def unfinished(runs: Iterable[Graded]) -> Iterator[str]:
 
 
 def _between(a: Graded, b: Graded) -> Iterator[str]:
+    # Imported late: `status` needs this module, and must start fast.
     from labledger.experiment.plan_sections import StoredFacts
 
     facts_a, facts_b = (StoredFacts.of_document(graded.run.resolved) for graded in (a, b))

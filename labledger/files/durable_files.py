@@ -153,7 +153,8 @@ def filled_folder(target: Path) -> Iterator[Path]:
     another process creates `target` first, with the same content. Files in it are not made
     durable. Raises `OSError`.
     """
-    import shutil  # Late: it takes longer than a small query.
+    # Imported late: it takes longer than a small query.
+    import shutil
 
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:

@@ -308,6 +308,7 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
 
 def _remove_if_abandoned(path: Path) -> None:
     """Remove a folder if it belongs to this user and no process has locked it."""
+    # Imported late: it takes longer than a small query, and every command finds the lab.
     import shutil
 
     with suppress(OSError):

@@ -190,6 +190,7 @@ def serve(
 ) -> None:
     """Serve this machine as a host until SIGINT or SIGTERM. See `labledger.serve_host`."""
     require_dask()
+    # Imported late: it needs the libraries of the extra `dask`.
     from labledger.hosts import dask_host
 
     for parameter, value, expected, is_possible in (
@@ -226,6 +227,7 @@ def _connection(cluster: Cluster) -> ClusterConnection:
     if cluster.address is not None:
         transport = DaskTransport(cluster.address, security, insecure=cluster.insecure)
         return ClusterConnection(transport)
+    # Imported late: it loads Dask.
     from labledger.hosts.dask_host import HostPlugin
 
     plugin = HostPlugin(cluster.host or HostSettings(slots=1))
@@ -243,6 +245,7 @@ def _start(cluster: Cluster, security: Any) -> Any:
     Raises `PermissionNeeded` if the user has not allowed it, and `InvalidInput` if it fails.
     """
     permissions.require(cluster.permissions, cluster.given)
+    # Imported late: it takes long, and few clusters are started here.
     import dask
 
     from labledger.hosts.dask_host import LESS_WATCHING

@@ -232,6 +232,7 @@ class LedgerWriter:
         Raises `RunNotFound`, `LeaseHeld` if a coordinator owns one of them, and `InvalidInput` for
         a regrading.
         """
+        # Imported late: runs are seldom deleted.
         from labledger.ledger import removal
 
         with (

@@ -241,7 +241,8 @@ def read_toml(path: Path, schema: str) -> JsonObject:
 
 def read_toml_document(path: Path) -> JsonObject:
     """Return the content of a TOML file. Raises `InvalidInput`."""
-    import tomllib  # Late: most commands read no such file.
+    # Imported late: most commands read no such file.
+    import tomllib
 
     try:
         return tomllib.loads(path.read_text("utf-8"))

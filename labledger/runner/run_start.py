@@ -277,6 +277,7 @@ def refuse_changed(
 
     Raises `ExperimentChanged` if a changed file could change results.
     """
+    # Imported late: it loads PyYAML.
     from labledger.experiment.experiment_file import load_experiment
 
     source = Path(run.source_path)

@@ -358,6 +358,7 @@ class _BorrowedConnection:
 @contextmanager
 def _without_informational_messages(library: str) -> Iterator[None]:
     """Keep a library's informational messages out of the log of the program that uses labledger."""
+    # Imported late: only upgrades need it.
     import logging
 
     logger = logging.getLogger(library)
