@@ -1,4 +1,4 @@
-"""What root in a container can change beyond it: the table in SECURITY.md, row by row.
+"""What root in a container can change beyond it: the table in docs/explanation/containers.md.
 
 Each attempt is harmless where it succeeds: it sets a mode or a value that is set already.
 """
