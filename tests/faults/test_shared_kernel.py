@@ -1,4 +1,4 @@
-"""What can root in a container change outside it? Tests each row of the table in SECURITY.md.
+"""Root in a container changes nothing outside it but the rows of docs/explanation/containers.md.
 
 A successful attempt is harmless, because it sets a mode or a value that is already set.
 """
