@@ -175,9 +175,7 @@ def undelivered(trials: Trials) -> Undelivered:
             broken.setattr("shutil.copytree", full_disk)
             with pytest.raises(DiskFull, match="could not be delivered"):
                 run_attempt(spec)
-        state = ENGINE.inspect(spec.container_name)
-        assert state is not None
-        assert state.status == "running"
+        assert ENGINE.inspect(spec.container_name) is not None
 
     return run
 
