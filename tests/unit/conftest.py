@@ -30,7 +30,7 @@ def _chart_process() -> Iterator[ChartProcess]:
 @pytest.fixture
 def one_chart_process(_chart_process: ChartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the charts of every page that this process writes by one process for all tests."""
-    monkeypatch.setattr(chart_drawing, "_svg", _chart_process.svg)
+    monkeypatch.setattr(chart_drawing, "draw_svg", _chart_process.svg)
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_a_file_gets_its_name_when_it_is_complete(
     """With and without the kernel's files without a name: all of it or nothing, and nothing is
     replaced that got the name meanwhile."""
     if not nameless:
-        monkeypatch.setattr(durable_files, "_open_nameless", lambda *_: None)
+        monkeypatch.setattr(durable_files, "open_nameless", lambda *_: None)
     path = tmp_path / "file"
     with durable_files.create_file(path) as handle:
         handle.write(b"whole")

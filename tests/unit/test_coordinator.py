@@ -53,7 +53,7 @@ def transactions(writer: LedgerWriter) -> list[str]:
         if statement == "COMMIT":
             found.append(statement)
 
-    writer._connection.driver.set_trace_callback(note)
+    writer.connection.driver.set_trace_callback(note)
     return found
 
 
@@ -176,7 +176,7 @@ def test_what_waited_for_its_turn_does_not_hold_dispatch_up(run: Run) -> None:
 
 def test_a_commit_that_fails_dispatches_nothing(run: Run, path: Path) -> None:
     """Where the ledger is full, nothing runs that it does not know of, and all runs later."""
-    raw: Any = run.writer._connection.driver
+    raw: Any = run.writer.connection.driver
     (pages,) = raw.execute("PRAGMA page_count").fetchone()
 
     def fill_and_empty() -> None:
