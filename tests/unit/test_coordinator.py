@@ -211,21 +211,6 @@ def test_who_lost_the_run_dispatches_nothing(run: Run, path: Path, reader: Ledge
 
 
 @pytest.mark.parametrize("width", [1])
-def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
-    """What a trial spent counts before what is dispatched with its commit is chosen."""
-    run.commit_queue.budget.limits = {"cost_usd": 1.0}
-
-    def spend() -> None:
-        for idx in sorted(run.trials.going)[:1]:
-            run.trials.end(idx, metrics=(MetricValue("cost_usd", "result", 0.6),))
-
-    run.when_idle = spend
-    assert not run.coordinator.execute()
-    assert "1.2 of 1 USD are spent" in str(run.coordinator.stop_cause)
-    assert run.dispatched() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("width", [1])
 def test_a_result_that_gives_a_variant_up_dispatches_none_of_it(run: Run) -> None:
     """A failure counts before what is dispatched with its commit is chosen."""
 
