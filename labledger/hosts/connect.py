@@ -57,7 +57,7 @@ def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> Cluste
     """
     require_dask()
     cluster = Cluster.read(on, insecure=insecure)
-    connection = _connection(cluster).open()
+    connection = connection_to(cluster).open()
     try:
         return ClusterExecutor(connection, run, cluster.object_store).open()
     except BaseException:
@@ -105,7 +105,7 @@ def sends_model_keys(on: str, *, insecure: bool = False) -> bool:
 def connected(on: str, *, insecure: bool = False) -> Iterator[ClusterConnection]:
     """Provide a connection to the hosts of a cluster. Raises as `open_executor` does."""
     require_dask()
-    connection = _connection(Cluster.read(on, insecure=insecure)).open()
+    connection = connection_to(Cluster.read(on, insecure=insecure)).open()
     try:
         yield connection
     finally:
@@ -222,7 +222,7 @@ def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
     return TlsFiles(*paths)
 
 
-def _connection(cluster: Cluster) -> ClusterConnection:
+def connection_to(cluster: Cluster) -> ClusterConnection:
     security = cluster.security()
     if cluster.address is not None:
         transport = DaskTransport(cluster.address, security, insecure=cluster.insecure)

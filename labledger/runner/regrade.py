@@ -192,7 +192,7 @@ def _start_regrading(
     root = replace(root, images=_images(start.engine, root, new_plan))
     settings = given_settings(start.options)
     regrading = replace(regrading, images=root.images, settings=settings)
-    _check_requirements(start, root, new_plan)
+    check_requirements(start, root, new_plan)
 
     def register(writer: LedgerWriter) -> None:
         new_grader.freeze(start.store)
@@ -264,7 +264,7 @@ def _find_incomplete(
     return None
 
 
-def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:
+def check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:
     """Raise if a requirement of a regrading is missing. May run probe containers."""
     options, engine = start.options, start.engine
     start.require(root, regrading, None)

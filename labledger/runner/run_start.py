@@ -347,7 +347,7 @@ def start_run(
     """
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
-    _require_run_id(run_id)
+    require_run_id(run_id)
     _warn_of_other_size(experiment, options)
     with RunStart.opened(options) as start:
         check_limits(experiment.plan, options.budget)
@@ -364,7 +364,7 @@ def start_run(
         def register(writer: LedgerWriter) -> None:
             experiment.freeze(start.store)
             writer.create_run(
-                _new_run(run_id, experiment, results.images, options),
+                new_run(run_id, experiment, results.images, options),
                 ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
                 experiment.slots(),
             )
@@ -446,7 +446,7 @@ def _refuse_existing(lab: LabFolder, run_id: str) -> None:
     )
 
 
-def _require_run_id(run_id: str) -> None:
+def require_run_id(run_id: str) -> None:
     """Raise `InvalidInput` for an id that cannot name a folder and a container."""
     if not RUN_ID.fullmatch(run_id):
         characters = "letters, digits and _ . -, starting with a letter or digit"
@@ -455,7 +455,7 @@ def _require_run_id(run_id: str) -> None:
         raise InvalidInput("the run's id", [problem])
 
 
-def _new_run(
+def new_run(
     run_id: str,
     experiment: ResolvedExperiment,
     images: Mapping[str, str],

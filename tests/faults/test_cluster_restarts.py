@@ -116,7 +116,7 @@ def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path)
             assert any(artifact.content is None for artifact in result.artifacts)
             executor.remove(spec, keep_folder=False).result(PATIENCE_S)
         assert run.trials.containers() == []
-        sent = dict(executor._exchanges._inputs.sent_bytes)
+        sent = dict(executor.exchanges.inputs.sent_bytes)
         assert set(sent) == {spec.host for spec, _ in pending}
         assert set(sent.values()) == {size}
         executor.shutdown()

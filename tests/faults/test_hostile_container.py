@@ -74,7 +74,7 @@ def host(tmp_path: Path, image_ids: dict[str, str], as_root: None) -> Iterator[H
 def test_acts(host: Host, monkeypatch: pytest.MonkeyPatch, act: str, way: str) -> None:
     """Each act is listed within limits or reported, and nothing on the host is touched."""
     if way == "engine":
-        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
     for module in (engine_archives, overlay_changes):
         monkeypatch.setattr(module, "MAX_CHANGES", MAX_CHANGES)
     agent, problem = ACTS[act]

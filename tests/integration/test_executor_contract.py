@@ -377,7 +377,7 @@ def test_large_files_of_a_cluster_go_through_its_object_store(
         result = executor.submit(spec).result(PATIENCE_S)
         assert len(trials.content(result, "agent_stdout")) >= 1 << 20
         assert ArtifactStore(cluster.host_folder(*cluster.names) / "store").path(digest).exists()
-        assert executor._exchanges._inputs.sent_bytes == {}
+        assert executor.exchanges.inputs.sent_bytes == {}
         objects = [path for path in bucket.rglob("*") if path.is_file()]
         assert objects == [bucket / spec.plan.ledger_id / spec.run_id / "1" / f"inputs-{digest}"]
         executor.remove(spec, keep_folder=False).result(PATIENCE_S)

@@ -261,7 +261,7 @@ def test_what_waits_to_start_waits_for_the_next_coordinator(host: Host) -> None:
 def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared trial waits until there is space again, and the host says why."""
     monkeypatch.setattr(
-        host.service, "_settings", replace(host.service._settings, min_free_bytes=1 << 60)
+        host.service, "settings", replace(host.service.settings, min_free_bytes=1 << 60)
     )
     wait_until(lambda: host.ask(Describe()).state.problem, "the shortage")
     spec = host.spec(0)

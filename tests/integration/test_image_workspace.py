@@ -114,7 +114,7 @@ def app_trials(tmp_path: Path, app_ids: dict[str, str]) -> Iterator[Trials]:
 @pytest.fixture
 def engine_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read containers through the engine only, like a host's user without rights."""
-    monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+    monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
 
 
 def app_spec(trials: Trials, *args: Any, **settings: Any) -> AttemptSpec:
@@ -199,13 +199,13 @@ def test_what_the_engine_gives_is_restored(
     first = run_attempt(app_spec(app_trials, CHANGES[name], f"{TREE}{GRADES}"))
     assert problems(first) == {}
     restores(app_trials, first)
-    assert app_trials.containers() == sorted(spec.container_name for spec in app_trials._made)
+    assert app_trials.containers() == sorted(spec.container_name for spec in app_trials.specs)
 
 
 def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
     """Return the changes that the engine alone reports for a trial's stopped container."""
     with pytest.MonkeyPatch.context() as patch, trial_context() as context:
-        patch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        patch.setattr(overlay_changes, "may_read_overlays", lambda: False)
         spec = container_start.with_image_facts(spec, context)
         container = container_start.stopped_container(spec, context)
         evidence = EvidenceCollector(trial_outputs(spec), Redactor({}))
@@ -315,7 +315,7 @@ def test_limits(
 ) -> None:
     """Files beyond the limits are left out and reported. The workspace comes before the rest."""
     if way == "engine":
-        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
     monkeypatch.setattr(engine_archives, "CAP", 100_000)
     for module in (container_changes, overlay_changes, engine_archives):
         monkeypatch.setattr(module, "MAX_CHANGES", 30)
@@ -342,7 +342,7 @@ def test_odd_files(
 ) -> None:
     """Names that are not UTF-8 are reported, a socket is listed, and odd names are exact."""
     if way == "engine":
-        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
     agent = "\n".join(
         [
             "import os, socket",

@@ -111,7 +111,7 @@ def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) ->
     container_exit = ContainerExit.of(
         replace(state, finished_at=finished_at), 0, ExitStatus.SINGLE_START
     )
-    ended = adoption._with_corrected_times(spec, container_exit)
+    ended = adoption.with_corrected_times(spec, container_exit)
     assert 200 <= ended.duration_ms <= watched.duration_ms
     lasted = clock.parse(ended.ended_at) - clock.parse(ended.started_at)
     assert lasted == timedelta(milliseconds=ended.duration_ms)

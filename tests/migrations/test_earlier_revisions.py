@@ -119,10 +119,10 @@ def test_an_earlier_labledger_may_write_meanwhile(
 def test_one_process_makes_one_copy(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that reads several times copies once, and only its user can read the copy."""
     copies: list[Path] = []
-    copy_to = earlier_revisions._copy_to
+    copy_to = earlier_revisions.copy_to
     monkeypatch.setattr(
         earlier_revisions,
-        "_copy_to",
+        "copy_to",
         lambda source, path, target: copies.append(target) or copy_to(source, path, target),
     )
     for _ in range(3):

@@ -159,7 +159,7 @@ def test_a_new_ledger_is_private_and_has_an_id(path: Path) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         for file in path.parent.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-        driver = writer._connection.driver
+        driver = writer.connection.driver
         assert driver.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         assert driver.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert driver.execute("PRAGMA foreign_keys").fetchone()[0] == 1

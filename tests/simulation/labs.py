@@ -93,7 +93,7 @@ def make_template(folder: Path, design: str) -> None:
     with LedgerWriter.open(lab.ledger, store) as writer:
         experiment.freeze(store)
         writer.create_run(
-            run_start._new_run(RUN, experiment, {seam.IMAGE: engine.IMAGE_ID}, options),
+            run_start.new_run(RUN, experiment, {seam.IMAGE: engine.IMAGE_ID}, options),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )

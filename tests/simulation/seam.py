@@ -78,14 +78,14 @@ def install() -> None:
     _replace(tampering.inspect_changes, lambda *_: FilesystemChanges("before_grading"))
     _replace(inputs.unseal, lambda *_: None)
     _replace(inputs.prepare_trial_folder, prepare_trial_folder)
-    worker._collect_result = collect_made_up
+    worker.collect_ended_trial = collect_made_up
     run_start.RunStart.check = _check
     _replace(container_files.image_ids, lambda _: frozenset({engine.IMAGE_ID}))
-    regrade._check_requirements = lambda *_: None
+    regrade.check_requirements = lambda *_: None
     # Notifications are stored, but a thread that delivers them would be outside the world.
     DeliveryThread.begin = lambda _: None
     _replace(run_hosts.require_limits, lambda *_, **__: None)
-    host_identity._name_locked = lambda *_: nullcontext()
+    host_identity.name_locked = lambda *_: nullcontext()
     platform.node = lambda: world().current.process.machine.name
     _watch_statements()
     _watch_file_system()

@@ -138,7 +138,7 @@ def test_a_file_gets_its_name_when_it_is_complete(
     This holds with and without the kernel's support for unnamed files.
     """
     if not nameless:
-        monkeypatch.setattr(durable_files, "_open_nameless", lambda *_: None)
+        monkeypatch.setattr(durable_files, "open_nameless", lambda *_: None)
     path = tmp_path / "file"
     with durable_files.create_file(path) as handle:
         handle.write(b"whole")

@@ -666,14 +666,14 @@ def test_no_work_with_hosts_ends_because_of_what_nobody_expected(
         run.cluster.fails += [(None if at == "addresses" else Describe, bug)] * times
     with run.executor() as executor:
         wait_until(lambda: executor.width == 4, "both hosts")
-        exchanges: Any = executor._exchanges
+        exchanges: Any = executor.exchanges
         if at is MissingInputs or at is Exchange:
             assert isinstance(at, type)
             run.cluster.fails += [(at, bug)] * times
         elif at == "deliver":
             broken_once(exchanges, "_keep_pace")
         elif at == "receive":
-            broken_once(exchanges._results, "receive")
+            broken_once(exchanges.results, "receive")
         futures = [run.submit(executor, idx) for idx in range(4)]
         assert all(is_whole(future, spec) for spec, future in futures)
         if at == "lose":

@@ -53,7 +53,7 @@ def transactions(writer: LedgerWriter) -> list[str]:
         if statement == "COMMIT":
             statements.append(statement)
 
-    writer._connection.driver.set_trace_callback(note)
+    writer.connection.driver.set_trace_callback(note)
     return statements
 
 
@@ -176,7 +176,7 @@ def test_what_waited_for_its_turn_does_not_hold_dispatch_up(run: Run) -> None:
 
 def test_a_commit_that_fails_dispatches_nothing(run: Run, path: Path) -> None:
     """If the ledger is full, no unknown trial runs, and every trial runs later."""
-    raw: Any = run.writer._connection.driver
+    raw: Any = run.writer.connection.driver
     (pages,) = raw.execute("PRAGMA page_count").fetchone()
 
     def fill_and_empty() -> None:
@@ -208,21 +208,6 @@ def test_who_lost_the_run_dispatches_nothing(run: Run, path: Path, reader: Ledge
         run.coordinator.execute()
     assert len(run.trials.submitted) == CAPACITY
     assert set(reader.last_dispatches(kit.RUN)) == set(range(CAPACITY))
-
-
-@pytest.mark.parametrize("width", [1])
-def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
-    """A trial's spending counts before its commit chooses the next dispatch."""
-    run.commit_queue.budget.limits = {"cost_usd": 1.0}
-
-    def spend() -> None:
-        for idx in sorted(run.trials.going)[:1]:
-            run.trials.end(idx, metrics=(MetricValue("cost_usd", "result", 0.6),))
-
-    run.when_idle = spend
-    assert not run.coordinator.execute()
-    assert "1.2 of 1 USD are spent" in str(run.coordinator.stop_cause)
-    assert run.dispatched() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("width", [1])

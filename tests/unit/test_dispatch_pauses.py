@@ -85,15 +85,15 @@ def test_progress_renews_patience() -> None:
     hold = DispatchPause("engine", lambda: None, lambda _: None, patience_s=NEVER)
     hold.begin("gone")
     first_answer(lambda: hold.check() or (None if hold.active else "over"))
-    since = hold._paused_since
+    since = hold.paused_since
     hold.begin("gone again")
-    assert hold._paused_since == since
+    assert hold.paused_since == since
     hold.end()
     hold.record_progress()
     hold.begin("gone anew")
-    assert hold._paused_since is not None
+    assert hold.paused_since is not None
     assert since is not None
-    assert hold._paused_since > since
+    assert hold.paused_since > since
 
 
 def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:

@@ -85,7 +85,7 @@ def test_a_folder_that_could_not_be_prepared(
 ) -> None:
     """A failed preparation is remembered, because its files are gone afterwards."""
     spec = Trials(tmp_path, {}).spec()
-    monkeypatch.setattr(inputs, "_fill_trial_folder", no_room)
+    monkeypatch.setattr(inputs, "fill_trial_folder", no_room)
     with pytest.raises(OSError, match="No space"):
         prepare_trial_folder(spec, full_disks=disks)
     assert disks.were_full_since(spec.plan.disks, 0.0)
@@ -104,5 +104,5 @@ def test_an_artifact_that_could_not_be_kept(
     monkeypatch.setattr(trial_kinds, "facts_of_trial", lambda *_: {})
     monkeypatch.setattr(ArtifactStore, "put_bytes", no_room)
     with trial_context(full_disks=disks) as context, pytest.raises(DiskFull):
-        worker._collect_result(spec, context, ended)
+        worker.collect_ended_trial(spec, context, ended)
     assert disks.were_full_since([spec.plan.store_root], 0.0)

@@ -212,7 +212,7 @@ def test_what_an_agent_wrote(tmp_path: Path) -> None:
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1)
-        writer.commit_result(lease, with_steps(0, [odd, *many], writer._store))
+        writer.commit_result(lease, with_steps(0, [odd, *many], writer.store))
     [sample] = exported(path, tmp_path / "out")["base"].samples or ()
     answer, failed, loose = sample.messages[:3]
     assert answer.text == HOSTILE

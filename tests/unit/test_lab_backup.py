@@ -168,7 +168,7 @@ def test_events_that_are_committed_during_the_snapshot(
     """If a result is staged and committed during the snapshot, another snapshot is taken."""
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = kit.begin_run(writer, 4, "live")
-        keep, calls = lab_snapshot._keep_events, 0
+        keep, calls = lab_snapshot.keep_events, 0
 
         def meddle(staged: Path, events: Path) -> None:
             nonlocal calls
@@ -181,7 +181,7 @@ def test_events_that_are_committed_during_the_snapshot(
                 many = kit.event_file(writer, "live/000000-1.jsonl")
                 writer.stage(lease, kit.result(0, "live", events=many), final=True)
 
-        monkeypatch.setattr(lab_snapshot, "_keep_events", meddle)
+        monkeypatch.setattr(lab_snapshot, "keep_events", meddle)
         back_up_lab(file, lab_dir=there)
     assert calls == 4
     restore_lab(file, here.root)

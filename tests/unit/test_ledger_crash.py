@@ -29,7 +29,7 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
         if statement.startswith(sys.argv[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    writer._connection.driver.set_trace_callback(before_statement)
+    writer.connection.driver.set_trace_callback(before_statement)
     writer.commit_staged(lease, 1)
 """
 

@@ -194,7 +194,7 @@ def test_a_full_disk_is_a_ledger_error_and_leaves_nothing(
 ) -> None:
     """When SQLite cannot grow the file, the commit fails as a whole and can be repeated."""
     lease = kit.begin_run(writer)
-    driver = writer._connection.driver
+    driver = writer.connection.driver
     pages = driver.execute("PRAGMA page_count").fetchone()[0]
     driver.execute(f"PRAGMA max_page_count = {pages}")
     large = Artifact.inline(b"x" * 1_000_000)
@@ -320,7 +320,7 @@ def test_shared_artifacts_are_kept_once(
     """Equal content in two slots is one row, and a large one is a file of the store."""
     lease = kit.begin_run(writer)
     shared = Artifact.inline(b"shared")
-    sha256, size = writer._store.put_stream(iter([b"large"]))
+    sha256, size = writer.store.put_stream(iter([b"large"]))
     stored = Artifact(sha256, size, None)
     for idx in (0, 1):
         writer.commit_result(lease, kit.result(idx, artifacts=(shared, stored)))
@@ -404,7 +404,7 @@ def test_a_staged_result_cannot_be_dropped_before_its_commit(writer: LedgerWrite
     lease = kit.begin_run(writer)
     writer.stage(lease, kit.result(1), final=True)
     with pytest.raises(DRIVER.Error, match="only once its slot is committed"):
-        writer._connection.driver.execute("DELETE FROM staged_result")
+        writer.connection.driver.execute("DELETE FROM staged_result")
 
 
 def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader) -> None:

@@ -331,9 +331,9 @@ def test_a_store_that_cannot_be_reached_costs_one_warning(
 
     coordinator = cluster.coordinator(place)
     if reachable == "by the coordinator":
-        transfers = cluster.host._transfers
-        carry_out = transfers._carry_out
-        transfers._carry_out = lambda request, transfer: carry_out(  # type: ignore[method-assign]
+        transfers = cluster.host.transfers
+        carry_out = transfers.carry_out
+        transfers.carry_out = lambda request, transfer: carry_out(  # type: ignore[method-assign]
             replace(request, place=nowhere), transfer
         )
     elif reachable == "by the host":

@@ -22,7 +22,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def owner_of(process: subprocess.Popen[bytes]) -> Owner:
-    token = process_identity._process_token(process.pid)
+    token = process_identity.token_of_process(process.pid)
     assert token is not None
     return replace(process_identity.this_process(), pid=process.pid, process_token=token)
 
@@ -40,7 +40,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
     owner = owner_of(other)
     assert not process_identity.process_is_dead(owner)
     other.send_signal(signal.SIGKILL)
-    wait_until(lambda: process_identity._process_token(other.pid) is None, "its end")
+    wait_until(lambda: process_identity.token_of_process(other.pid) is None, "its end")
     assert process_identity.process_is_dead(owner)
     other.wait()
     assert process_identity.process_is_dead(owner)
@@ -93,6 +93,6 @@ def test_a_process_that_cannot_be_seen_lives(
         raise PermissionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(process_identity, "_read_text", hidden)
+        patched.setattr(process_identity, "read_text", hidden)
         patched.setattr("os.kill", refuse)
         assert not process_identity.process_is_dead(owner)

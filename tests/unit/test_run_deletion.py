@@ -150,7 +150,7 @@ def test_a_deletion_takes_as_long_as_the_run_is_large(tmp_path: Path) -> None:
         for size in (500, 2000):
             lease = kit.begin_run(writer, size, f"of-{size}")
             writer.leases.release(lease, RunStatus.INTERRUPTED)
-            driver, counted = writer._connection.driver, []
+            driver, counted = writer.connection.driver, []
             driver.set_progress_handler(lambda counted=counted: counted.append(1), 100)
             writer.delete_run(f"of-{size}", BECAUSE, lambda _: False)
             driver.set_progress_handler(None, 0)

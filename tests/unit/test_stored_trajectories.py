@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
         lease = kit.begin_run(writer)
         writer.commit_result(lease, with_steps(0, STEPS))
         writer.commit_result(lease, kit.result(1))
-        writer.commit_result(lease, with_steps(2, STEPS[:1], writer._store))
+        writer.commit_result(lease, with_steps(2, STEPS[:1], writer.store))
     return path
 
 
@@ -133,9 +133,9 @@ def test_cut_trajectory(cut: Path, tmp_path: Path) -> None:
         [file] = ledger.export("run-1", "trajectories", tmp_path / "out.jsonl")
         [spans] = ledger.export("run-1", "spans", tmp_path / "spans.jsonl")
         packed = pack(
-            ledger._reader,
+            ledger.reader,
             {None: ReportedCommits(cut, kit.RUN, kit.RUN, 1)},
-            collect(ledger._reader, kit.RUN, ReportOptions()).trials,
+            collect(ledger.reader, kit.RUN, ReportOptions()).trials,
             LogSelection.ALL,
             MIB,
         )
@@ -198,9 +198,9 @@ def test_report(tmp_path: Path) -> None:
         long = [Step(source="agent", message="m" * 1000)] * 200
         writer.commit_result(lease, with_steps(0, [step, *STEPS, *long]))
     with open_ledger(path) as ledger:
-        trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
+        trials = collect(ledger.reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        packed = pack(ledger._reader, {None: commits}, trials, LogSelection.ALL, MIB)
+        packed = pack(ledger.reader, {None: commits}, trials, LogSelection.ALL, MIB)
     [island] = packed.islands.values()
     texts = {text["name"]: text for text in json.loads(gzip.decompress(base64.b64decode(island)))}
     steps = texts["steps"]["head"] + texts["steps"]["tail"]

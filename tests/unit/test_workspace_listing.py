@@ -124,6 +124,6 @@ def test_more_folders_than_can_be_looked_into(tmp_path: Path) -> None:
     for name in "abcdefghij":
         (tmp_path / "deep" / (name * 20)).mkdir(parents=True)
     listing = workspace.Listing(_characters_left=100)
-    assert list(workspace._walk(tmp_path, listing)) == []
+    assert list(workspace.walk(tmp_path, listing)) == []
     assert listing.truncated
     assert listing.as_json()["left_out"] == []

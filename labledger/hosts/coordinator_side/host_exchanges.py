@@ -79,10 +79,10 @@ class HostExchanges:
         """`keys` are sent to hosts that do not read the keys of model providers themselves."""
         self._connection = connection
         self._state = state
-        self._inputs = InputSupply(connection, store, relay)
-        self._preparation = HostPreparation(connection, store, state, self._inputs, keys)
+        self.inputs = InputSupply(connection, store, relay)
+        self._preparation = HostPreparation(connection, store, state, self.inputs, keys)
         self._shares = shares
-        self._results = ResultTransfer(connection, store, state.setup.run, relay)
+        self.results = ResultTransfer(connection, store, state.setup.run, relay)
         self.hosts = HostDiscovery(connection, state, self._serve, self.prepare)
         self._shared_inputs = state.setup.digests
 
@@ -90,8 +90,8 @@ class HostExchanges:
         """End every exchange."""
         self.hosts.close()
         self._preparation.close()
-        self._inputs.close()
-        self._results.close()
+        self.inputs.close()
+        self.results.close()
 
     def _serve(self, link: HostLink) -> Iterator[Work]:
         yield partial(self._deliver, link)
@@ -123,7 +123,7 @@ class HostExchanges:
             if session is not None and link.is_ready:
                 digests = input_digests(spec) | self._shared_inputs
                 try:
-                    await self._inputs.provide(link, digests, needed_images(spec))
+                    await self.inputs.provide(link, digests, needed_images(spec))
                 except (HostUnreachable, WrongSession):
                     pass
                 except LabLedgerError as error:
@@ -321,7 +321,7 @@ class HostExchanges:
         if pending is None:
             return
         try:
-            result = await self._results.receive(link, message, pending.spec)
+            result = await self.results.receive(link, message, pending.spec)
         except BadResult as error:
             self._record_bad_result(link, message.key, error.message)
             return

@@ -152,7 +152,7 @@ def _with_disks_and_times(
     """Return the exit with corrected times, and whether a disk was full since a monotonic time."""
     disks_full = context.full_disks.were_full_since(spec.plan.disks, since)
     was_full = ended.disk_was_full or disks_full
-    return _with_corrected_times(spec, replace(ended, disk_was_full=was_full))
+    return with_corrected_times(spec, replace(ended, disk_was_full=was_full))
 
 
 def _interval_since(start: float) -> tuple[str, str, int]:
@@ -162,7 +162,7 @@ def _interval_since(start: float) -> tuple[str, str, int]:
     return clock.iso(now - elapsed), clock.iso(now), round(elapsed.total_seconds() * 1000)
 
 
-def _with_corrected_times(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
+def with_corrected_times(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
     """Return the exit. Replace its times if the phases show that the engine's times are wrong.
 
     The engine's times come from a clock that may have been set meanwhile. The phases' times are

@@ -46,7 +46,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     try:
         partial.chmod(0o755)
         with image_files.fetched(spec, context.engine, partial):
-            _fill_trial_folder(partial, spec)
+            fill_trial_folder(partial, spec)
         if spec.starts_entrypoint:
             image = context.engine.image_config(spec.image_id) or {}
             _write_entrypoint_script(spec, image, partial / "in")
@@ -59,7 +59,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
         raise
 
 
-def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
+def fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     outputs = [output.name for output in output_mounts(spec)]
     workspace = ["workspace"] if spec.has_mounted_workspace else []
     for name in ("in", "out", "state", *workspace, *outputs):
