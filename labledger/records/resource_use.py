@@ -1,4 +1,4 @@
-"""What the containers of an attempt used of the machine, as far as the kernel counted it.
+"""The resources of the machine that an attempt used, as far as the kernel counted them.
 
 A field of `ResourceUse` is the only definition of such a number. Results, rows, columns, records,
 views, tables, their schema and their documentation follow from its name, type and meaning.
@@ -18,7 +18,7 @@ _MAX_INTEGER = 2**63 - 1
 
 
 def _number(meaning: str) -> Any:
-    """Return a field for a number that may be unknown, described by the rest of a sentence."""
+    """Return the field of a number that may be unknown. `meaning` is a clause without a period."""
     return field(default=None, metadata={"meaning": meaning})
 
 
@@ -62,11 +62,11 @@ def _is_storable(value: int | float, declared: type[int] | type[float]) -> bool:
 
 
 class Number(NamedTuple):
-    """What is known of a number before it is measured."""
+    """The definition of a number."""
 
     type: type[int] | type[float]
     meaning: str
-    """What the number counts, as the rest of a sentence."""
+    """A clause that describes the number."""
 
 
 NUMBERS: Mapping[str, Number] = {

@@ -40,6 +40,7 @@ from labledger.files import artifact_tars
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import OUTER_MARGIN_S
 
@@ -294,12 +295,14 @@ def test_what_was_never_graded_is_carried_over(
     first = trials.run(**{"agent": "true", **settings})
     if status is None:
         first = failed(first, SlotStatus.INFRA_ERROR, "container_killed", "it was killed")
+    first = replace(first, resource_use=ResourceUse(0, 512))
     spec = regraded_spec(trials, first, **{k: v for k, v in settings.items() if k != "agent"})
     again = run_attempt(spec)
     assert ENGINE.inspect(spec.container_name) is None
     assert not spec.folder.exists()
     for same in ("status", "reason", "message", "exit_status", "phases", "duration_ms", "ended_at"):
         assert getattr(again, same) == getattr(first, same)
+    assert again.resource_use == first.resource_use
     assert again.evidence[0]["evidence"] == first.evidence[0]["evidence"]
     assert {a.sha256 for a in again.artifacts} == {a.sha256 for a in first.artifacts}
     assert again.ids == spec.ids

@@ -18,6 +18,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.resource_use import NUMBERS
 
 NEWER = {
     *("alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"),
@@ -26,7 +27,7 @@ NEWER = {
     *("run_tally", "model_price", "model_call"),
 }
 """Tables that revision 0001 lacks, and Alembic's own."""
-NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest", "supersedes"}
+NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest", "supersedes", *NUMBERS}
 """Columns that tables of revision 0001 have gained since."""
 
 ASKER = Owner("there", 99, "boot-2")

@@ -5,6 +5,7 @@ One trial was retried, and one was finished, but waits for earlier trials to be 
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from labledger.records.resource_use import NUMBERS, ResourceUse
 from labledger.upkeep.import_runs import import_source
 
 ARCHIVE = Path(__file__).parent / "ledger-0021.tar.xz"
+UNKNOWN = (None,) * len(NUMBERS)
 USE = ResourceUse(block_read_bytes=0, block_write_bytes=2**63 - 1)
 
 
@@ -49,7 +51,7 @@ def test_it_is_exported_to_the_byte(lab: LabFolder, tmp_path: Path) -> None:
     assert (report.is_clean, report.slots) == (True, 2)
     for view, rows in (("trials", 2), ("attempts", 3)):
         numbers = f"SELECT {', '.join(NUMBERS)} FROM {view}"
-        assert [tuple(row) for row in query(lab.ledger, numbers)[1]] == [(None, None)] * rows
+        assert [tuple(row) for row in query(lab.ledger, numbers)[1]] == [UNKNOWN] * rows
     check_exports(lab, tmp_path / "exported")
 
 
@@ -59,7 +61,10 @@ def test_its_tables_get_columns_at_their_end(lab: LabFolder, tmp_path: Path) -> 
         for file in sorted((tmp_path / "tables").iterdir()):
             ledger.export(kit.RUN, file.stem, tmp_path / "now", format="csv")
             header, *lines = file.read_text("utf-8").splitlines()
-            expected = [f"{header},{','.join(NUMBERS)}", *(f"{line},," for line in lines)]
+            expected = [
+                f"{header},{','.join(NUMBERS)}",
+                *(line + "," * len(NUMBERS) for line in lines),
+            ]
             assert (tmp_path / "now").read_text("utf-8").splitlines() == expected
 
 
@@ -84,9 +89,8 @@ def test_it_continues_with_numbers(lab: LabFolder, tmp_path: Path) -> None:
     attempts = (
         f"SELECT {names} FROM attempts WHERE schedule_idx >= 2 ORDER BY schedule_idx, attempt"
     )
-    unknown = (None, None)
     rows = [tuple(row) for row in query(lab.ledger, attempts)[1]]
-    assert rows == [(USE.block_read_bytes, USE.block_write_bytes), unknown, unknown]
+    assert rows == [astuple(USE), UNKNOWN, UNKNOWN]
     there = LabFolder(tmp_path / "there" / ".lab")
     import_source(there, lab.root)
     assert [tuple(row) for row in query(there.ledger, attempts)[1]] == rows

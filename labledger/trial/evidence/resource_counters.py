@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from labledger.records.resource_use import ResourceUse
 
@@ -22,7 +23,7 @@ def resource_use(texts: Iterable[str]) -> ResourceUse:
     """
     texts = list(texts)
     parts = {name: [read(text) for text in texts] for name, read in READERS.items()}
-    known = {
+    known: dict[str, Any] = {
         name: sum(numbers)
         for name, counts in parts.items()
         if len(numbers := [count for count in counts if count is not None]) == len(texts) > 0
@@ -45,7 +46,7 @@ def _block_bytes(text: str, key: str, operation: str) -> int | None:
     return sum(map(int, counts))
 
 
-READERS: Mapping[str, Callable[[str], int | None]] = {
+READERS: Mapping[str, Callable[[str], float | None]] = {
     "block_read_bytes": lambda text: _block_bytes(text, "rbytes", "Read"),
     "block_write_bytes": lambda text: _block_bytes(text, "wbytes", "Write"),
 }
