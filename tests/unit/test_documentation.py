@@ -36,6 +36,10 @@ PAGES = sorted(
     and not (path.parent.name == "contributing" and (PROJECT / f"{path.stem.upper()}.md").exists())
 )
 
+MOST_WORDS = 2_000
+REFERENCE_TABLES = {"glossary.md", "statistics-errors.md", "statistics-table.md"}
+"""Pages that are looked up, not read: they may be longer."""
+
 _OPERATORS = {"&&", "||", "|", ";", "&"}
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SQL = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -282,6 +286,12 @@ def test_links_lead_to_files(page: Path) -> None:
     for target in _LINK.findall(re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)):
         if "://" not in target and not target.startswith("mailto:"):
             assert (page.parent / target).exists(), target
+
+
+@in_pages([page for page in PAGES if page.name not in REFERENCE_TABLES])
+def test_pages_can_be_read_in_five_minutes(page: Path) -> None:
+    """A page that is read from the beginning has at most 2,000 words."""
+    assert len(page.read_text("utf-8").split()) <= MOST_WORDS, "shorten or divide the page"
 
 
 MODEL_NAME = re.compile(
