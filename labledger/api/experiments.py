@@ -235,8 +235,8 @@ def resolved_experiment(
     experiment: str | Path, options: RunOptions | None = None
 ) -> ResolvedExperiment:
     """Return the resolved experiment of a run. The arguments are as for `plan_run`."""
+    from labledger.runner.run_experiments import resolve_experiment
     from labledger.runner.run_options import RunOptions
-    from labledger.runner.run_start import resolve_experiment
 
     source, options = read_source(experiment, options or RunOptions())
     with experiment_path(source) as path:

@@ -1,8 +1,8 @@
 """Trajectories as spans of OpenTelemetry, by its conventions for generative AI.
 
 A trial is a trace: a span for the agent, with spans for answers of models and calls of tools. Ids
-are digests of the trial's ids, so every export makes the same trace. Spans go to a file of OTLP
-JSON or to an OTLP endpoint. This module needs the extra `otel`.
+are digests of the trial's ids, so every export makes the same trace. Output is OTLP, as JSON or to
+an endpoint. This module needs the extra `otel`.
 """
 
 from __future__ import annotations

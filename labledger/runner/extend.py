@@ -43,10 +43,12 @@ from labledger.records import JsonObject
 from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import BUDGET_PARAMETERS
+from labledger.runner.run_experiments import resolve_experiment
 from labledger.runner.run_hosts import cluster_of
+from labledger.runner.run_needs import require_needs
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import Append, RunStart, resolve_experiment
+from labledger.runner.run_start import Append, RunStart
 
 
 def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, float]) -> None:
@@ -245,7 +247,7 @@ def _check_requirements(
     """
     cluster = cluster_of(run, start.options)
     results = start.check(experiment, cluster)
-    start.require(run, experiment.plan, cluster)
+    require_needs(start, run, experiment.plan, cluster)
     for ref, image in results.images.items():
         if run.images.get(ref, image) != image:
             message = (

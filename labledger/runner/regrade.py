@@ -42,6 +42,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import StopCause
 from labledger.runner.run_hosts import given_cluster, given_settings
+from labledger.runner.run_needs import require_needs
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import RunStart, report_warnings, resume_run
@@ -267,7 +268,7 @@ def _find_incomplete(
 def check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:
     """Raise if a requirement of a regrading is missing. May run probe containers."""
     options, engine = start.options, start.engine
-    start.require(root, regrading, None)
+    require_needs(start, root, regrading, None)
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(start.lab.root, info, options.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=regrading.runtime.oci, lab=start.lab.root)

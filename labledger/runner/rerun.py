@@ -33,10 +33,12 @@ from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import NOT_STARTED, WITHOUT_RESULT, SlotStatus
 from labledger.runner.extend import require_budget
+from labledger.runner.run_experiments import refuse_changed
 from labledger.runner.run_hosts import cluster_of, require_host
+from labledger.runner.run_needs import require_needs
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import Append, RunStart, refuse_changed
+from labledger.runner.run_start import Append, RunStart
 
 ENVIRONMENT_STATUSES = (
     SlotStatus.INFRA_ERROR.value,
@@ -288,7 +290,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             if not options.frozen:
                 unchanged = refuse_changed(run, reader.task_digests(run.run_id), options)
             cluster = cluster_of(run, options)
-            start.require(run, experiment, cluster)
+            require_needs(start, run, experiment, cluster)
             if cluster is not None:
                 require_host(cluster, run, experiment, insecure=options.insecure)
             check_limits(experiment, options.budget)

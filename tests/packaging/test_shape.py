@@ -26,6 +26,8 @@ LIBRARIES = {
 ON_DEMAND = ("api", "cli")
 """Packages whose functions import what they run, because each serves one of many commands."""
 REASON = "# Imported late: "
+MOST_IMPORTS = 30
+"""A module with more imports of the package needs its collaborators in one object."""
 OF_PYTHON = {"_exit", "_run_exitfuncs", "_Hash"}
 """Names of the standard library: `os._exit`, the end of a process, and the type of a hash."""
 
@@ -223,6 +225,15 @@ def test_imports_in_functions_load_something() -> None:
             if imported(statement) <= loaded
         ]
     assert idle == []
+
+
+def test_no_module_imports_much_of_the_package() -> None:
+    """No module imports more modules of the package than `MOST_IMPORTS`."""
+    counts = {
+        name: len(set().union(*map(imported, imports_of(path).early)) & NAMES.keys())
+        for name, path in NAMES.items()
+    }
+    assert {name: count for name, count in counts.items() if count > MOST_IMPORTS} == {}
 
 
 def test_no_modules_import_each_other() -> None:

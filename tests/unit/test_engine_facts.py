@@ -23,7 +23,7 @@ from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.ledger.database.run_info import RunInfo
 from labledger.records import JsonObject
-from labledger.runner.run_start import require_images
+from labledger.runner.run_needs import require_images
 
 LIMITS = {"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
 DOCKER: JsonObject = LIMITS | {
