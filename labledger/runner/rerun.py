@@ -277,12 +277,12 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             run = reader.run(plan.run_id)
             experiment = ExperimentPlan.of_document(run.resolved)
             unchanged = None
-            if not options.frozen:
+            if not options.source.frozen:
                 unchanged = refuse_changed(run, reader.task_digests(run.run_id), options)
             cluster = cluster_of(run, options)
             start.require(run, experiment, cluster)
             if cluster is not None:
-                require_host(cluster, run, experiment, insecure=options.insecure)
+                require_host(cluster, run, experiment, insecure=options.placement.insecure)
             check_limits(experiment, options.budget)
             require_budget(reader, run, options.budget)
 

@@ -76,13 +76,13 @@ Append = Callable[[Lease], object]
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
     """Return the resolved experiment of a file. Raises `InvalidInput` with every problem.
 
-    With `options.strict`, a number whose text changes on the way to a command is a problem.
+    With `options.source.strict`, a number whose text changes on the way to a command is a problem.
     """
     # Imported late: it loads PyYAML.
     from labledger.experiment.experiment_file import load_experiment
 
     authored = load_experiment(path)
-    if options.strict and (changed := list(authored.number_warnings())):
+    if options.source.strict and (changed := list(authored.number_warnings())):
         raise InvalidInput(f"{path} has numbers whose text changes for commands", changed)
     return resolve(authored, options.overrides)
 
@@ -125,7 +125,7 @@ class RunStart:
         Raises `PreflightFailed`, and `InvalidInput` for an agent that could not be installed.
         """
         options = self.options
-        supply = Supply(True, options.build, options.on_event, options.stop_request)
+        supply = Supply(True, options.images.build, options.on_event, options.stop_request)
         results = self.check_with(experiment, cluster, supply, use_cache=True)
         report_warnings(results.checks, options)
         results.require()
@@ -150,11 +150,11 @@ class RunStart:
             self.lab,
             self.values,
             supply=supply,
-            min_free_bytes=options.min_free_bytes,
+            min_free_bytes=options.limits.min_free_bytes,
             use_cache=use_cache,
-            egress_image=options.egress_image,
+            egress_image=options.images.egress_image,
             runs_here=cluster is None,
-            has_keys=has_keys(cluster, experiment.plan, insecure=options.insecure),
+            has_keys=has_keys(cluster, experiment.plan, insecure=options.placement.insecure),
         )
         if cluster is None:
             return results
@@ -165,9 +165,9 @@ class RunStart:
             cluster,
             results,
             experiment,
-            insecure=options.insecure,
-            min_free_bytes=options.min_free_bytes,
-            egress_image=options.egress_image,
+            insecure=options.placement.insecure,
+            min_free_bytes=options.limits.min_free_bytes,
+            egress_image=options.images.egress_image,
             pull=supply.pull,
         )
 
@@ -176,7 +176,7 @@ class RunStart:
 
         Images of hosts are not checked: each host gets them from a registry or this machine.
         """
-        runs_here, insecure = cluster is None, self.options.insecure
+        runs_here, insecure = cluster is None, self.options.placement.insecure
         problems = [
             Problem(
                 "environment", f"${name} is not set", hint=f"pass it with `env={{'{name}': …}}`"
@@ -200,7 +200,7 @@ class RunStart:
             self._require_same_caps(run, cluster)
         if runs_here:
             require_images(self.engine, run, plan.runtime.oci)
-            require_egress_image(self.engine, plan, self.options.egress_image)
+            require_egress_image(self.engine, plan, self.options.images.egress_image)
 
     def _require_same_caps(self, run: RunInfo, cluster: str | None) -> None:
         """Raise `InvalidInput` if a run would continue where the use of its caps is unknown.
@@ -260,7 +260,7 @@ def check_experiment(
     """
     experiment = resolve_experiment(path, options)
     with RunStart.opened(options) as start:
-        supply = Supply(pull, options.build, options.on_event, options.stop_request)
+        supply = Supply(pull, options.images.build, options.on_event, options.stop_request)
         return start.check_with(experiment, given_cluster(options), supply, use_cache=use_cache)
 
 
@@ -387,12 +387,12 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             if run.status is RunStatus.COMPLETED:
                 _warn_of_changes(run, reader.task_digests(run_id), options)
             else:
-                if not options.frozen and run.regrades is None:
+                if not options.source.frozen and run.regrades is None:
                     unchanged = refuse_changed(run, reader.task_digests(run_id), options)
                 cluster = cluster_of(run, options)
                 start.require(run, plan, cluster)
                 if cluster is not None:
-                    require_limits(cluster, run, plan, insecure=options.insecure)
+                    require_limits(cluster, run, plan, insecure=options.placement.insecure)
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
             check_limits(plan, limits)
@@ -406,7 +406,7 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
 
 def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
     """Warn if the experiment of a complete run has changed, because resuming runs nothing."""
-    if options.frozen or run.regrades is not None or not Path(run.source_path).exists():
+    if options.source.frozen or run.regrades is not None or not Path(run.source_path).exists():
         return
     try:
         refuse_changed(run, tasks, options)

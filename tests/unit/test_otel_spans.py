@@ -20,7 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from test_agent_logs import LOGS, read
 from test_stored_trajectories import STEPS, with_steps
 
-from labledger import LabLedgerError, open_ledger
+from labledger import open_ledger
+from labledger.errors import LabLedgerError
 from labledger.records.model_calls import ModelCall, Usage
 from labledger.trajectories.atif import Step
 

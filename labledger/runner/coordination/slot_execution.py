@@ -118,7 +118,7 @@ class SlotExecution:
         if not self._has_slots:
             return None
         pauses = DispatchPauses(
-            self.options.on_event, self.options.patience_s, disk_space.find_shortage
+            self.options.on_event, self.options.limits.patience_s, disk_space.find_shortage
         )
         lost_hosts = LostHosts(reader, run.run_id, executor)
         lost_hosts.report_new()
@@ -171,15 +171,15 @@ class SlotExecution:
                 experiment.design.retry,
                 retries_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
                 count_exempt=partial(reader.count_exempt, run.run_id),
-                repeats_refused=not self.options.continue_unanswered,
+                repeats_refused=not self.options.limits.continue_unanswered,
             ),
             pauses=pauses,
-            folder_retention=self.options.keep,
+            folder_retention=self.options.folder_retention,
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
             lost_hosts=lost_hosts,
             stored_trials=stored_trials,
-            patience_s=self.options.patience_s,
+            patience_s=self.options.limits.patience_s,
         )
         is_complete = coordinator.execute()
         for message in self.programs.find_touched_since():
@@ -213,7 +213,7 @@ class SlotExecution:
         from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
         from labledger.hosts.host_messages import RunKey, RunSetup
 
-        insecure, needs = self.options.insecure, None
+        insecure, needs = self.options.placement.insecure, None
         if self._has_slots:
             needs = model_needs(run.on, experiment, name=run.run_id, insecure=insecure)
         setup = RunSetup(
@@ -269,7 +269,7 @@ class SlotExecution:
 
     def _clean_up(self, executor: TrialExecutor, run: RunInfo) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""
-        records = run_records(self.reader, run, self._folder, self.options.keep)
+        records = run_records(self.reader, run, self._folder, self.options.folder_retention)
         for message in executor.clean_up(records):
             self.options.on_event(run_event("warning", message=message))
 
@@ -279,7 +279,7 @@ class SlotExecution:
         return None if regrades is None else StoredTrials(self.reader, regrades.run_id)
 
     def _error_rate(self, counts: Sequence[VariantCounts]) -> ErrorRate:
-        limit = self.options.max_error_rate
+        limit = self.options.limits.max_error_rate
         if self.run.regrades is None:
             return ErrorRate(limit)
         statuses = (variant.statuses for variant in counts)
@@ -297,7 +297,7 @@ class SlotExecution:
             reader.model_answers(run.run_id),
             ((reader.slot(run.run_id, idx).variant_id, idx, calls) for idx, calls in staged),
             frozenset((i, s.attempt) for i, s in self.unfinished.items() if s.container_may_exist),
-            stops=not self.options.continue_unanswered,
+            stops=not self.options.limits.continue_unanswered,
         )
 
     def _staged(self) -> dict[int, Ending | None]:
@@ -326,7 +326,7 @@ class SlotExecution:
         A trial that needs one raises `EngineUnavailable`, which pauses dispatch. For a run on a
         cluster, the hosts are asked if this machine has none.
         """
-        ref = egress_image_ref(self.options.egress_image)
+        ref = egress_image_ref(self.options.images.egress_image)
         try:
             image = self.engine.image_id(ref)
         except EngineUnavailable:
@@ -335,7 +335,7 @@ class SlotExecution:
 
     def _disk_space(self, engine_info: JsonObject, full_disks: FullDisks) -> DiskSpace:
         """Return the folders in which this run needs disk space."""
-        space = DiskSpace.of(self.lab.root, engine_info, self.options.min_free_bytes)
+        space = DiskSpace.of(self.lab.root, engine_info, self.options.limits.min_free_bytes)
         locations = {**space.locations, self._folder: "the trials"}
         return replace(space, locations=locations, full_disks=full_disks)
 
