@@ -54,7 +54,6 @@ from .api.runs import run as run
 from .compare.compare_options import CompareOptions as CompareOptions
 from .compare.size_plan import PlanOptions as PlanOptions
 from .execution.run_events import StopRequest as StopRequest
-from .report.logs import LogSelection as LogSelection
 from .report.run_report import ReportOptions as ReportOptions
 from .runner.rerun import RerunSelection as RerunSelection
 from .runner.run_options import ImageOptions as ImageOptions

@@ -1,7 +1,7 @@
 """The types that functions of `labledger` return, and the functions that put results into words.
 
 Also holds the choices that appear in results and options, such as `Verdict` and `Estimand`. The
-stub `results.pyi` lists every name, and docs/reference/results.md has an example of each. A name is
+stub `results.pyi` lists every name, and docs/reference/python-results.md shows examples. A name is
 loaded when it is first used.
 
 >>> from labledger.results import RunOutcome, Verdict

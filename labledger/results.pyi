@@ -91,6 +91,7 @@ from .records.outcomes import Verdict as Verdict
 from .records.pass_rate import PassCounts as PassCounts
 from .records.task_coverage import SkippedTask as SkippedTask
 from .records.task_coverage import TaskCoverage as TaskCoverage
+from .report.logs import LogSelection as LogSelection
 from .runner.extend import RunExtension as RunExtension
 from .runner.rerun import RerunPlan as RerunPlan
 from .runner.rerun import RerunSlot as RerunSlot

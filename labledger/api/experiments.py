@@ -217,7 +217,8 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
 
     Example:
         >>> import labledger
-        >>> plan = labledger.plan_run("demo", labledger.RunOptions(max_concurrency=2))
+        >>> selection = labledger.TrialSelection(limit=2)
+        >>> plan = labledger.plan_run("demo", labledger.RunOptions(selection=selection))
         >>> [slot.task_id for slot in plan.slots()]
         ['two-sum', 'two-sum', 'fizz-buzz', 'fizz-buzz']
     """

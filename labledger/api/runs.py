@@ -160,7 +160,8 @@ def plan_extension(
 
     Example:
         >>> import labledger
-        >>> labledger.plan_extension("demo", options=labledger.RunOptions(limit=20)).slot_count
+        >>> options = labledger.RunOptions(selection=labledger.TrialSelection(limit=20))
+        >>> labledger.plan_extension("demo", options=options).slot_count
         20
     """
     options = options or RunOptions()
@@ -207,7 +208,8 @@ def extend(
 
     Example:
         >>> import labledger
-        >>> outcome = labledger.extend("demo", options=labledger.RunOptions(limit=20))
+        >>> options = labledger.RunOptions(selection=labledger.TrialSelection(limit=20))
+        >>> outcome = labledger.extend("demo", options=options)
         >>> outcome.run_id
         'demo'
     """

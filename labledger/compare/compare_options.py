@@ -137,6 +137,12 @@ class CompareOptions:
             the difference's interval is smaller than this, in either direction.
         require_equivalent: A gate: it is missed unless both sides are shown to be equivalent within
             this limit. It is also the limit of `equivalent_within` if that is None.
+
+    Example:
+        >>> import labledger
+        >>> options = labledger.CompareOptions(metric="tokens_out", lower_is_better=True)
+        >>> with labledger.open_ledger() as ledger:
+        ...     comparison = ledger.compare("demo", options=options)
     """
 
     metric: str = PASS_RATE
@@ -151,6 +157,11 @@ class CompareOptions:
     all_pairs: bool = False
     equivalent_within: float | None = None
     require_equivalent: float | None = None
+
+    def __post_init__(self) -> None:
+        """Accept the text of a choice. Raises `InvalidInput` for other text."""
+        object.__setattr__(self, "estimand", Estimand.named(self.estimand))
+        object.__setattr__(self, "errors", ErrorCounting.named(self.errors))
 
     @property
     def is_rate(self) -> bool:

@@ -61,6 +61,11 @@ class RerunSelection(JsonForm):
         despite_verdict: Choose also slots that count in the pass rate. Needs `because`.
         because: Why the slots are run again. With `despite_verdict`, the reason appears at the
             head of every report and comparison of the run.
+
+    Example:
+        >>> import labledger
+        >>> selection = labledger.RerunSelection(statuses=("infra_error",), variants=("careful",))
+        >>> plan = labledger.plan_rerun("demo", selection)
     """
 
     statuses: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import pickle
 import re
@@ -142,6 +143,43 @@ def test_a_choice_may_be_text() -> None:
 
 
 # -- help
+
+PAGES = {"python": labledger, "python-results": results, "python-errors": errors}
+
+
+def sections(page: str) -> list[str]:
+    text = (PROJECT / f"docs/reference/{page}.md").read_text("utf-8")
+    return re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_reference_lists_every_public_name(page: str) -> None:
+    """The page of a public module documents its names, no more and no less."""
+    text = "\n".join(sections(page))
+    documented = re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)$", text, re.MULTILINE)
+    assert sorted(documented) == sorted(PAGES[page].__all__)
+
+
+@pytest.mark.parametrize("page", ["python-results", "python-errors"])
+def test_every_result_and_error_is_in_an_example(page: str) -> None:
+    """Each section shows in an example the names that it documents."""
+    for section in sections(page):
+        example = "\n".join(re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE))
+        for name in re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)$", section, re.MULTILINE):
+            assert re.search(rf"\b{name}\b", example), name
+
+
+@pytest.mark.parametrize("name", labledger.__all__)
+def test_examples_in_help_fit_the_library(name: str) -> None:
+    """Help has an example. The names in it are public, and the arguments of each call are known."""
+    text = inspect.getdoc(public(name)) or ""
+    examples = doctest.DocTestParser().get_examples(text.partition("\nExample:\n")[2])
+    assert examples
+    for node in (n for example in examples for n in ast.walk(ast.parse(example.source))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("labledger."):
+            called = public(ast.unparse(node.func).removeprefix("labledger."))
+            keywords = {str(keyword.arg): None for keyword in node.keywords}
+            inspect.signature(called).bind(*node.args, **keywords)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
