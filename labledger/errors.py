@@ -13,6 +13,45 @@ from typing import Any
 
 from labledger.exit_codes import Exit
 
+__all__ = [
+    "AlreadyGraded",
+    "ArtifactChanged",
+    "DiskFull",
+    "EngineUnavailable",
+    "Exit",
+    "ExperimentChanged",
+    "ExtraMissing",
+    "HostLost",
+    "ImageBuildsStopped",
+    "InvalidInput",
+    "LabLedgerError",
+    "LeaseHeld",
+    "LeaseLost",
+    "LedgerDamaged",
+    "LedgerDiskFull",
+    "LedgerError",
+    "LedgerMissing",
+    "LedgerOutdated",
+    "LedgerReplaced",
+    "LedgerTooNew",
+    "MalformedJson",
+    "NotALedger",
+    "NothingToExtend",
+    "Parameter",
+    "PermissionNeeded",
+    "PreflightFailed",
+    "Problem",
+    "QueryFailed",
+    "RequestRefused",
+    "RunExists",
+    "RunNotComplete",
+    "RunNotFound",
+    "SchemaInvalid",
+    "SecretsUnknown",
+    "SlotNotFound",
+    "TakeoverStopped",
+]
+
 
 class LabLedgerError(Exception):
     """labledger could not do what was requested."""

@@ -134,20 +134,22 @@ def check_benchmark(
     options = options or RunOptions()
     _require_usable(options, repeats)
     translated = _checkable(benchmark, options)
-    agents = options.agents or tuple(a.name for a in translated.agents if a.expects is not None)
-    contents = task_contents(translated, options.tasks)
+    agents = options.source.agents or tuple(
+        agent.name for agent in translated.agents if agent.expects is not None
+    )
+    contents = task_contents(translated, options.selection.tasks)
     second = _second_run(translated, contents, agents, offline=offline, search=search)
     if on_plan is not None:
-        require_known_tasks(translated, options.tasks)
-        if not options.skip_refused:
-            require_no_refused(translated, options.tasks)
+        require_known_tasks(translated, options.selection.tasks)
+        if not options.source.skip_refused:
+            require_no_refused(translated, options.selection.tasks)
         on_plan(_plan(translated, options, agents, repeats, () if second is None else second[1]))
-    first = _run(with_repeats(translated, repeats), replace(options, agents=agents))
+    first = _run(with_repeats(translated, repeats), _with_agents(options, agents))
     rest: _CheckedRun | None = None
     problem: str | None = None
     if second is not None and first.outcome.complete:
         run_id = f"{first.outcome.run_id}{_OFFLINE}"
-        chosen = replace(options, agents=second[1], run_id=run_id)
+        chosen = replace(_with_agents(options, second[1]), run_id=run_id)
         try:
             rest = _run(second[0], chosen, is_offline=True)
         except LabLedgerError as error:
@@ -163,6 +165,10 @@ def check_benchmark(
         None if rest is None else rest.outcome,
         problem,
     )
+
+
+def _with_agents(options: RunOptions, agents: tuple[str, ...]) -> RunOptions:
+    return replace(options, source=replace(options.source, agents=agents))
 
 
 def _require_usable(options: RunOptions, repeats: int) -> None:
@@ -211,7 +217,7 @@ def _checkable(benchmark: str, options: RunOptions) -> TranslatedBenchmark:
             Parameter("agents"),
             f"{agent!r} of {translated.name} has no known verdict; agents that have: {names}",
         )
-        for agent in options.agents
+        for agent in options.source.agents
         if agent not in expected
     ]
     if not expected:
@@ -248,7 +254,8 @@ def _plan(
     repeats: int,
     agents_offline: Sequence[str],
 ) -> CheckPlan:
-    rows = [row for row in known.tasks if selects(options.tasks, row["id"])][: options.limit]
+    chosen = options.selection
+    rows = [row for row in known.tasks if selects(chosen.tasks, row["id"])][: chosen.limit]
     solvers = set(passing_agents(known))
     runs = [name for name in agents for _ in range(repeats)] + list(agents_offline)
     total = 0.0

@@ -115,7 +115,7 @@ def view_names() -> tuple[str, ...]:
 
     Example:
         >>> import labledger
-        >>> "scores" in labledger.view_names()
+        >>> "scores" in labledger.results.view_names()
         True
     """
     return tuple(VIEWS)

@@ -247,6 +247,11 @@ class RunSelection:
         status: The run's status.
         since: The earliest time at which the run was created, with a time zone.
         tag: A tag of the run.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     runs = ledger.runs(labledger.RunSelection(experiment="demo*", tag="baseline"))
     """
 
     experiment: str | None = None

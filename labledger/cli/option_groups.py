@@ -14,22 +14,43 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import say
 from labledger.cli.error_messages import option_name
 from labledger.cli.help_pages import WITH_OPTIONS
 from labledger.cli.pass_rate_gates import missed_gates, parse_gates, require_known_variants
+from labledger.errors import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from labledger import RunOptions, RunOutcome
+    from labledger import RunOptions
     from labledger.cli.run_display import JsonWatcher, LiveWatcher
+    from labledger.results import RunOutcome
 
 
 Command = Callable[..., None]
+
+
+def run_options(**values: Any) -> RunOptions:
+    """Return the `RunOptions` with these values for its fields and the fields of its groups."""
+    import labledger
+
+    kinds = {
+        "selection": labledger.TrialSelection,
+        "source": labledger.SourceOptions,
+        "images": labledger.ImageOptions,
+        "limits": labledger.RunLimits,
+        "placement": labledger.Placement,
+    }
+    groups = {
+        group: kind(
+            **{item.name: values.pop(item.name) for item in fields(kind) if item.name in values}
+        )
+        for group, kind in kinds.items()
+    }
+    return labledger.RunOptions(**groups, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +68,7 @@ class Chosen:
     build: arguments.Build = False
 
     def as_options(self) -> dict[str, Any]:
-        """Return the typed options as arguments of `RunOptions`."""
+        """Return the typed options as arguments of `run_options`."""
         options = {name: getattr(self, name) for name in self.__slots__}
         return {
             name: tuple(value) if isinstance(value, list) else value
@@ -156,15 +177,13 @@ class Running:
 
         Raises `InvalidInput`.
         """
-        from labledger import FolderRetention, RunOptions
-
         if chosen is not None:
             command_options |= chosen.as_options()
         if self.min_free is not None:
             command_options["min_free_bytes"] = arguments.parse_size_option(
                 "--min-free", self.min_free
             )
-        return RunOptions(
+        return run_options(
             lab_dir=self.lab_dir,
             max_concurrency=self.max_concurrency,
             env=arguments.parse_environment(self.env),
@@ -177,7 +196,7 @@ class Running:
             on=self.on,
             insecure=self.insecure,
             window=self.window,
-            keep=FolderRetention(self.keep),
+            keep=self.keep,
             lease_ttl_s=self.lease_ttl,
             notify=tuple(self.notify or ()),
             **command_options,

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from labledger import InvalidInput, Problem
+from labledger.errors import InvalidInput, Problem
 from labledger.text.figures import percent
 from labledger.text.words import counted_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from labledger import PassCounts
+    from labledger.results import PassCounts
 
 _CHOSEN_RESULTS = (
     "trials of the run were run again despite their verdicts (`rerun --despite-verdict`), and pass "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from labledger import JsonObject, RunState
+    from labledger.results import JsonObject, RunState
 
 _PROGRESS_INTERVAL_S = 2.0
 _LATER_PROGRESS_INTERVAL_S = 30.0

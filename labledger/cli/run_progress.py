@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labledger import PassCounts, Spent
 from labledger.cli.event_lines import UNITS, notable_line
+from labledger.results import PassCounts, Spent
 from labledger.text.control_phrases import paused_sentence, scope_phrase, source_phrase
 from labledger.text.figures import clock_time, exact, percent
 from labledger.text.words import counted, counted_of
@@ -19,7 +19,7 @@ from labledger.text.words import counted, counted_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from labledger import JsonObject, ModelUse, RunState
+    from labledger.results import JsonObject, ModelUse, RunState
 
 
 _MAX_NAMED = 6

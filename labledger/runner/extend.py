@@ -229,7 +229,8 @@ def _hint(run: RunInfo, changes: Sequence[str]) -> str:
 
 def _refuse_owned(run: RunInfo, options: RunOptions) -> None:
     """Raise `LeaseHeld`, before long checks, if another coordinator owns the run."""
-    if run.lease is not None and not options.take_over and not process_is_dead(run.lease.owner):
+    takes_over = options.placement.take_over
+    if run.lease is not None and not takes_over and not process_is_dead(run.lease.owner):
         raise LeaseHeld(
             f"run {run.run_id} belongs to process {run.lease.owner.pid} on "
             f"{run.lease.owner.machine}",
@@ -263,10 +264,10 @@ def _new_part(
 ) -> NewPart:
     experiment = growth.experiment
     selection = {
-        "limit": options.limit,
-        "tasks": list(options.tasks),
-        "variants": list(options.variants),
-        "shard": options.shard,
+        "limit": options.selection.limit,
+        "tasks": list(options.selection.tasks),
+        "variants": list(options.selection.variants),
+        "shard": options.selection.shard,
     }
     return NewPart(
         kind="extended",

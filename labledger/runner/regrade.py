@@ -270,7 +270,7 @@ def check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan
     options, engine = start.options, start.engine
     require_needs(start, root, regrading, None)
     info = engine.info()
-    checks = [check_disk_space(DiskSpace.of(start.lab.root, info, options.min_free_bytes))]
+    checks = [check_disk_space(DiskSpace.of(start.lab.root, info, options.limits.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=regrading.runtime.oci, lab=start.lab.root)
     for ref, image in _grader_images(root, regrading).items():
         checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
@@ -282,8 +282,8 @@ def check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan
             cluster,
             set(root.images.values()),
             regrading.runtime,
-            insecure=options.insecure,
-            min_free_bytes=options.min_free_bytes,
+            insecure=options.placement.insecure,
+            min_free_bytes=options.limits.min_free_bytes,
         )
     report_warnings(checks, options)
     if problems := problems_of(checks):

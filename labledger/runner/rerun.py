@@ -70,6 +70,11 @@ class RerunSelection(JsonForm):
         despite_verdict: Choose also slots that count in the pass rate. Needs `because`.
         because: Why the slots are run again. With `despite_verdict`, the reason appears at the
             head of every report and comparison of the run.
+
+    Example:
+        >>> import labledger
+        >>> selection = labledger.RerunSelection(statuses=("infra_error",), variants=("careful",))
+        >>> plan = labledger.plan_rerun("demo", selection)
     """
 
     statuses: tuple[str, ...] = ()
@@ -287,12 +292,12 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             run = reader.run(plan.run_id)
             experiment = ExperimentPlan.of_document(run.resolved)
             unchanged = None
-            if not options.frozen:
+            if not options.source.frozen:
                 unchanged = refuse_changed(run, reader.task_digests(run.run_id), options)
             cluster = cluster_of(run, options)
             require_needs(start, run, experiment, cluster)
             if cluster is not None:
-                require_host(cluster, run, experiment, insecure=options.insecure)
+                require_host(cluster, run, experiment, insecure=options.placement.insecure)
             check_limits(experiment, options.budget)
             require_budget(reader, run, options.budget)
 

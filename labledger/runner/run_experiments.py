@@ -18,13 +18,13 @@ from labledger.runner.run_options import RunOptions
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
     """Return the resolved experiment of a file. Raises `InvalidInput` with every problem.
 
-    With `options.strict`, a number whose text changes on the way to a command is a problem.
+    With `options.source.strict`, a number whose text changes on the way to a command is a problem.
     """
     # Imported late: it loads PyYAML.
     from labledger.experiment.experiment_file import load_experiment
 
     authored = load_experiment(path)
-    if options.strict and (changed := list(authored.number_warnings())):
+    if options.source.strict and (changed := list(authored.number_warnings())):
         raise InvalidInput(f"{path} has numbers whose text changes for commands", changed)
     return resolve(authored, options.overrides)
 
@@ -69,7 +69,7 @@ def refuse_changed(
 
 def warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
     """Warn if the experiment of a complete run has changed, because resuming runs nothing."""
-    if options.frozen or run.regrades is not None or not Path(run.source_path).exists():
+    if options.source.frozen or run.regrades is not None or not Path(run.source_path).exists():
         return
     try:
         refuse_changed(run, tasks, options)

@@ -28,7 +28,7 @@ def require_needs(
 
     Images of hosts are not checked: each host gets them from a registry or this machine.
     """
-    runs_here, insecure = cluster is None, context.options.insecure
+    runs_here, insecure = cluster is None, context.options.placement.insecure
     problems = [
         Problem("environment", f"${name} is not set", hint=f"pass it with `env={{'{name}': …}}`")
         for name in env_files.missing(plan.environment, context.values)
@@ -50,7 +50,7 @@ def require_needs(
         _require_same_caps(context, run, cluster)
     if runs_here:
         require_images(context.engine, run, plan.runtime.oci)
-        require_egress_image(context.engine, plan, context.options.egress_image)
+        require_egress_image(context.engine, plan, context.options.images.egress_image)
 
 
 def _require_same_caps(context: RunContext, run: RunInfo, cluster: str | None) -> None:

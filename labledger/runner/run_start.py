@@ -79,7 +79,7 @@ class RunStart(RunContext):
         Raises `PreflightFailed`, and `InvalidInput` for an agent that could not be installed.
         """
         options = self.options
-        supply = Supply(True, options.build, options.on_event, options.stop_request)
+        supply = Supply(True, options.images.build, options.on_event, options.stop_request)
         results = self.check_with(experiment, cluster, supply, use_cache=True)
         report_warnings(results.checks, options)
         results.require()
@@ -104,11 +104,11 @@ class RunStart(RunContext):
             self.lab,
             self.values,
             supply=supply,
-            min_free_bytes=options.min_free_bytes,
+            min_free_bytes=options.limits.min_free_bytes,
             use_cache=use_cache,
-            egress_image=options.egress_image,
+            egress_image=options.images.egress_image,
             runs_here=cluster is None,
-            has_keys=has_keys(cluster, experiment.plan, insecure=options.insecure),
+            has_keys=has_keys(cluster, experiment.plan, insecure=options.placement.insecure),
         )
         if cluster is None:
             return results
@@ -119,9 +119,9 @@ class RunStart(RunContext):
             cluster,
             results,
             experiment,
-            insecure=options.insecure,
-            min_free_bytes=options.min_free_bytes,
-            egress_image=options.egress_image,
+            insecure=options.placement.insecure,
+            min_free_bytes=options.limits.min_free_bytes,
+            egress_image=options.images.egress_image,
             pull=supply.pull,
         )
 
@@ -152,7 +152,7 @@ def check_experiment(
     """
     experiment = resolve_experiment(path, options)
     with RunStart.opened(options) as start:
-        supply = Supply(pull, options.build, options.on_event, options.stop_request)
+        supply = Supply(pull, options.images.build, options.on_event, options.stop_request)
         return start.check_with(experiment, given_cluster(options), supply, use_cache=use_cache)
 
 
@@ -213,12 +213,12 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             if run.status is RunStatus.COMPLETED:
                 warn_of_changes(run, reader.task_digests(run_id), options)
             else:
-                if not options.frozen and run.regrades is None:
+                if not options.source.frozen and run.regrades is None:
                     unchanged = refuse_changed(run, reader.task_digests(run_id), options)
                 cluster = cluster_of(run, options)
                 require_needs(start, run, plan, cluster)
                 if cluster is not None:
-                    require_limits(cluster, run, plan, insecure=options.insecure)
+                    require_limits(cluster, run, plan, insecure=options.placement.insecure)
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
             check_limits(plan, limits)

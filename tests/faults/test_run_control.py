@@ -34,7 +34,7 @@ def outcomes(project: Project, run_id: str) -> list[tuple[Any, ...]]:
         return list(ledger.rows(sql, {"run": run_id})[1])
 
 
-def requests(project: Project, run_id: str) -> list[labledger.ControlRequest]:
+def requests(project: Project, run_id: str) -> list[labledger.results.ControlRequest]:
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         return ledger.control_requests(run_id)
 

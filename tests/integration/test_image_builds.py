@@ -20,6 +20,7 @@ from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger import RunOptions, preflight, run
+from labledger.cli.option_groups import run_options
 from labledger.engine import image_builds
 from labledger.engine.build_context import LABEL
 from labledger.errors import ImageBuildsStopped
@@ -51,7 +52,7 @@ class BuiltProject:
         self.project.save()
 
     def options(self, **options: object) -> RunOptions:
-        return RunOptions(lab_dir=self.project.lab, env={"PACE": "passing"}, **options)  # type: ignore[arg-type]
+        return run_options(lab_dir=self.project.lab, env={"PACE": "passing"}, **options)
 
     def logs(self) -> list[Path]:
         return sorted((self.project.lab / "builds").glob("*.log"))

@@ -10,6 +10,7 @@ from tiers import thorough
 
 import labledger
 from labledger import RunOptions, open_ledger
+from labledger.cli.option_groups import run_options
 from labledger.errors import InvalidInput, PreflightFailed
 from labledger.records import JsonObject
 
@@ -37,7 +38,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory, image_ids: JsonObject) -> Pa
 
 
 def options(lab: Path, **chosen: object) -> RunOptions:
-    return RunOptions(lab_dir=lab / ".lab", agents=("nop",), **chosen)  # type: ignore[arg-type]
+    return run_options(lab_dir=lab / ".lab", agents=("nop",), **chosen)
 
 
 @thorough

@@ -18,7 +18,7 @@ from harbor_tasks import rewarded_if, write_task
 from tiers import thorough, tiered
 
 import labledger
-from labledger import RunOptions, open_ledger
+from labledger import RunOptions, SourceOptions, TrialSelection, open_ledger
 
 pytestmark = pytest.mark.docker
 
@@ -194,7 +194,7 @@ def test_each_agent_alone(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """Runs of one agent each are complete, and can be compared on the same tasks."""
     path, lab = write_lines(tmp_path / "h.jsonl", HUMANEVAL[:1]), tmp_path / ".lab"
     for agent in ("gold", "empty"):
-        options = RunOptions(agents=(agent,), lab_dir=lab, run_id=agent)
+        options = RunOptions(source=SourceOptions(agents=(agent,)), lab_dir=lab, run_id=agent)
         assert labledger.run(f"humaneval:{path}", options).complete
     assert verdicts(lab, "gold") == {("HumanEval/0", "gold"): "pass"}
     assert verdicts(lab, "empty") == {("HumanEval/0", "empty"): "fail"}
@@ -244,7 +244,9 @@ def test_an_edited_experiment_with_an_agent_of_ones_own(
         for name in ("secret", "files")
     ]
     (folder / "experiment.yaml").write_text(yaml.safe_dump(document), "utf-8")
-    options = RunOptions(lab_dir=lab, run_id="own", limit=2, max_concurrency=2)
+    options = RunOptions(
+        lab_dir=lab, run_id="own", selection=TrialSelection(limit=2), max_concurrency=2
+    )
     assert labledger.run(folder, options).complete
     expected = {
         ("HumanEval/0", "gold"): "pass",

@@ -13,6 +13,7 @@ from experiments import BY_MODE, HOLDING, HOLDS, PASSING, RIGHT, WRONG, EngineLo
 from tiers import thorough
 
 from labledger import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
+from labledger.cli.option_groups import run_options
 from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
 from labledger.export import mirrors
 from labledger.files.lab_folder import LabFolder
@@ -31,7 +32,7 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 
 def options(project: Project, **changes: Any) -> RunOptions:
-    return RunOptions(lab_dir=project.lab, env={"PACE": "passing"}, **changes)
+    return run_options(lab_dir=project.lab, env={"PACE": "passing"}, **changes)
 
 
 def cells(project: Project, run_id: str) -> dict[tuple[str, str, int], Any]:

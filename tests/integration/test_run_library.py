@@ -63,13 +63,13 @@ def test_a_run_in_a_thread_without_a_terminal(
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in signals], Path.cwd()
     during = []
-    events: queue.SimpleQueue[labledger.JsonObject] = queue.SimpleQueue()
+    events: queue.SimpleQueue[labledger.results.JsonObject] = queue.SimpleQueue()
 
-    def listen(event: labledger.JsonObject) -> None:
+    def listen(event: labledger.results.JsonObject) -> None:
         during.append(([signal.getsignal(number) for number in signals], Path.cwd()))
         events.put(event)
 
-    outcomes: list[labledger.RunOutcome] = []
+    outcomes: list[labledger.results.RunOutcome] = []
     thread = threading.Thread(
         target=lambda: outcomes.append(project.start("threaded", on_event=listen))
     )
@@ -86,13 +86,13 @@ def test_a_run_in_a_thread_without_a_terminal(
 def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Project) -> None:
     """Another thread stops a run while the event loop stays free. The loop itself can resume it."""
     project.tasks({"a": RIGHT, "b": RIGHT})
-    events: queue.SimpleQueue[labledger.JsonObject] = queue.SimpleQueue()
+    events: queue.SimpleQueue[labledger.results.JsonObject] = queue.SimpleQueue()
     values = {"PACE": "passing"}
     options = labledger.RunOptions(
         project.lab, run_id="looped", max_concurrency=1, env=values, on_event=events.put
     )
 
-    async def run_and_stop() -> tuple[labledger.RunOutcome, labledger.RunOutcome]:
+    async def run_and_stop() -> tuple[labledger.results.RunOutcome, labledger.results.RunOutcome]:
         running = asyncio.create_task(
             asyncio.to_thread(labledger.run, project.folder, options), name="run"
         )

@@ -13,7 +13,8 @@ from harbor_tasks import plain, write_task
 from tiers import thorough
 from waiting import wait_until
 
-from labledger import Exit, open_ledger
+from labledger import open_ledger
+from labledger.errors import Exit
 from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker

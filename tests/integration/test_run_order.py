@@ -10,9 +10,10 @@ import pytest
 from experiments import BY_MODE, HOLDS_CAREFUL, RIGHT, WRONG, EngineLog, Project
 from waiting import wait_until
 
-from labledger import RunOutcome, open_ledger
+from labledger import open_ledger
 from labledger.exit_codes import Exit
 from labledger.export.mirrors import PATHS
+from labledger.results import RunOutcome
 
 pytestmark = pytest.mark.docker
 

@@ -8,9 +8,10 @@ import pytest
 from experiments import Project
 from tiers import thorough
 
-from labledger import RunOutcome, open_ledger
+from labledger import open_ledger
 from labledger.execution.run_events import StopRequest
 from labledger.exit_codes import Exit
+from labledger.results import RunOutcome
 
 pytestmark = pytest.mark.docker
 

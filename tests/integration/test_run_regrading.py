@@ -28,6 +28,7 @@ from tiers import thorough, tiered
 from waiting import wait_until
 
 import labledger
+from labledger.cli.option_groups import run_options
 from labledger.errors import AlreadyGraded, InvalidInput, RunNotComplete, RunNotFound
 from labledger.fault_points import VARIABLE
 from labledger.records import JsonObject
@@ -61,9 +62,11 @@ def project(first: Path, tmp_path: Path) -> Project:
     return project
 
 
-def regrade(project: Project, grader: str = "lenient.sh", **options: Any) -> labledger.RunOutcome:
+def regrade(
+    project: Project, grader: str = "lenient.sh", **options: Any
+) -> labledger.results.RunOutcome:
     again = options.pop("again", False)
-    given = labledger.RunOptions(lab_dir=project.lab, **options)
+    given = run_options(lab_dir=project.lab, **options)
     return labledger.regrade("first", project.folder / grader, given, again=again)
 
 
@@ -157,7 +160,7 @@ def test_no_agent_is_paid_twice(project: Project) -> None:
     assert outcome.complete
     assert (started["budget"], started["spent"]) == ({}, {})
     assert (outcome.budget, outcome.used_up) == ({}, ())
-    given = labledger.RunOptions(lab_dir=project.lab, budget_usd=0)
+    given = labledger.RunOptions(lab_dir=project.lab, limits=labledger.RunLimits(budget_usd=0))
     assert labledger.resume("first.g2", given).budget == {}
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         assert (ledger.run("first.g2").budget, ledger.spent("first.g2")) == ({}, {})

@@ -12,6 +12,7 @@ from sample_ledgers import give_id
 from tiers import thorough
 
 import labledger
+from labledger.cli.option_groups import run_options
 from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.files.lab_folder import LabFolder
 from labledger.upkeep.verify_lab import verify_lab
@@ -52,8 +53,8 @@ def outcomes(project: Project, **options: Any) -> list[tuple[Any, ...]]:
         return list(ledger.rows(sql, **options)[1])
 
 
-def rerun(project: Project, **options: Any) -> labledger.RunOutcome:
-    given = labledger.RunOptions(lab_dir=project.lab, env={"PACE": "passing"}, **options)
+def rerun(project: Project, **options: Any) -> labledger.results.RunOutcome:
+    given = run_options(lab_dir=project.lab, env={"PACE": "passing"}, **options)
     return labledger.rerun(labledger.plan_rerun("first", lab_dir=project.lab), given)
 
 

@@ -14,9 +14,10 @@ from sample_trials import ENGINE
 from tiers import thorough
 from waiting import wait_until
 
-from labledger import RunOutcome, open_ledger
+from labledger import open_ledger
 from labledger.execution.run_events import StopRequest
 from labledger.exit_codes import Exit
+from labledger.results import RunOutcome
 
 pytestmark = pytest.mark.docker
 

@@ -14,6 +14,7 @@ from tiers import thorough
 
 import labledger
 from labledger import RunOptions
+from labledger.cli.option_groups import run_options
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker
@@ -110,7 +111,7 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 
 def options(project: Project, run_id: str | None = None, **more: Any) -> RunOptions:
-    return RunOptions(lab_dir=project.lab, run_id=run_id, env=VALUES, **more)
+    return run_options(lab_dir=project.lab, run_id=run_id, env=VALUES, **more)
 
 
 def slots(project: Project, run_id: str) -> dict[tuple[str, str], JsonObject]:
@@ -161,7 +162,7 @@ def test_resumed(project: Project) -> None:
     changed = project.document["variant_plan"][0]["runtime"] | {"resources": {"memory": "301m"}}
     project.document["variant_plan"][0]["runtime"] = changed
     project.save()
-    with pytest.raises(labledger.ExperimentChanged, match="memory_bytes was"):
+    with pytest.raises(labledger.errors.ExperimentChanged, match="memory_bytes was"):
         labledger.resume("r", options(project))
     project.document["variant_plan"][0]["runtime"] = VARIANT
     project.save()
@@ -176,7 +177,7 @@ def test_regraded(project: Project) -> None:
     labledger.run(project.experiment, options(project, "r"))
     project.write("grader.sh", GRADER.replace("| $(see)", "|| $(see)"))
     without = RunOptions(lab_dir=project.lab, env={"TASK_VALUE": VALUES["TASK_VALUE"]})
-    with pytest.raises(labledger.InvalidInput, match=r"\$TOKEN is not set"):
+    with pytest.raises(labledger.errors.InvalidInput, match=r"\$TOKEN is not set"):
         labledger.regrade("r", project.folder / "grader.sh", without)
     outcome = labledger.regrade("r", project.folder / "grader.sh", options(project))
     again = {key: text.replace("| ", "|| ") for key, text in EXPECTED.items()}

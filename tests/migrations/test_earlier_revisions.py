@@ -17,7 +17,8 @@ from tiers import tiered
 from unpacking import unpack
 
 import labledger
-from labledger import LedgerOutdated, clock
+from labledger import clock
+from labledger.errors import LedgerOutdated
 from labledger.ledger.database import earlier_revisions, migrations
 from labledger.ledger.database.sqlite import DRIVER
 

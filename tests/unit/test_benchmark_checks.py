@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 )
 def test_findings(status: str, expected: str, verdict: str | None, finding: str | None) -> None:
     """A wrong verdict, an ungraded trial and a trial that did not run are different findings."""
-    trial = labledger.CheckedTrial("t", "oracle", expected, status, None, verdict)
+    trial = labledger.results.CheckedTrial("t", "oracle", expected, status, None, verdict)
     assert trial.finding == finding
     assert trial.as_json()["finding"] == finding
 
@@ -119,7 +119,7 @@ def test_options_with_which_no_check_could_end(tmp_path: Path) -> None:
     done = run_forked("check", "harbor:one", "--run-id", "r" * 93, folder=tmp_path)
     assert done.returncode == 2
     assert "--run-id: has 93 characters; a check's may have 92" in done.stderr
-    with pytest.raises(labledger.InvalidInput, match="repeats"):
+    with pytest.raises(labledger.errors.InvalidInput, match="repeats"):
         labledger.check_benchmark(f"harbor:{tmp_path / 'one'}", repeats=0)
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 

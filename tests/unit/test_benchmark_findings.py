@@ -11,7 +11,6 @@ import pytest
 from benchmark_files import HUMANEVAL, write_lines
 from harbor_tasks import write_task
 
-from labledger import CheckedTrial, Finding, Remark
 from labledger.benchmarks.benchmark_variations import (
     agent_limit_s,
     grader_limit_s,
@@ -31,6 +30,7 @@ from labledger.checks.benchmark_findings import (
     task_findings,
 )
 from labledger.records.task_coverage import SkippedTask, TaskCoverage
+from labledger.results import CheckedTrial, Finding, Remark
 
 PASSED = CheckedTrial("t", "oracle", "pass", "completed", None, "pass", None, 1.0, 100, 100)
 FAILED = replace(PASSED, verdict="fail", reward=0.0)

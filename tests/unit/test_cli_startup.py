@@ -232,7 +232,7 @@ def test_the_command_does_not_take_the_interpreter_apart() -> None:
 def test_the_front_door_hands_out_functions() -> None:
     """`labledger.run` is the function, in any order of imports."""
     orders = (
-        "from labledger import run, resume, open_ledger, RunOptions, RunOutcome, Ledger",
+        "from labledger import run, resume, open_ledger, RunOptions, Ledger",
         "from labledger import RunOptions, open_ledger, resume, run",
         "import labledger.runner.run_start\nfrom labledger import run, resume",
     )

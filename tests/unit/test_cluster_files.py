@@ -25,7 +25,7 @@ from labledger.hosts.dask_host import LESS_WATCHING
 from labledger.hosts.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.hosts.host_messages import StorePlace
 from labledger.runner.run_hosts import given_cluster
-from labledger.runner.run_options import RunOptions
+from labledger.runner.run_options import Placement, RunOptions
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_user_without_a_home_folder_names_folders(
 
 def test_the_home_folder_of_an_unknown_user_is_a_name() -> None:
     """A cluster file below an unknown user's home is reported as missing."""
-    given = given_cluster(RunOptions(on="~nosuchuser/cluster.yaml"))
+    given = given_cluster(RunOptions(placement=Placement(on="~nosuchuser/cluster.yaml")))
     assert given == str(Path.cwd() / "~nosuchuser" / "cluster.yaml")
 
 

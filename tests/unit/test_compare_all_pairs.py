@@ -10,12 +10,13 @@ from typing import Any
 import comparison_ledgers as runs
 import pytest
 
-from labledger import open_ledger, ranking_text
+from labledger import open_ledger
 from labledger.compare.compare_options import CompareOptions
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.ranking import letters, tie_groups
 from labledger.errors import InvalidInput
 from labledger.records import json_schemas
+from labledger.results import ranking_text
 
 VARIANTS = {
     "worst": "F" * 20,

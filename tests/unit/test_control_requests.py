@@ -12,7 +12,8 @@ import sample_ledgers as kit
 from waiting import PATIENCE_S, wait_until
 
 import labledger
-from labledger import InvalidInput, LabLedgerError, RequestKind, open_ledger
+from labledger import open_ledger
+from labledger.errors import InvalidInput, LabLedgerError
 from labledger.execution.host_state import Limits
 from labledger.execution.process_identity import this_process
 from labledger.ledger.checking.verify import verify
@@ -23,6 +24,7 @@ from labledger.ledger.rows.control_requests import Controls, Latch
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.results import RequestKind
 from labledger.runner.coordination.run_control import apply_waiting
 from labledger.runner.rerun import RerunSelection, choose_slots
 
@@ -38,11 +40,11 @@ def lab(tmp_path: Path) -> Path:
     return path.parent
 
 
-def ask(lab: Path, kind: str, **what: Any) -> labledger.ControlReply:
+def ask(lab: Path, kind: str, **what: Any) -> labledger.results.ControlReply:
     return labledger.request_control(kit.RUN, kind, what, requested_by=ANN, lab_dir=lab)
 
 
-def waiting(lab: Path) -> list[labledger.ControlRequest]:
+def waiting(lab: Path) -> list[labledger.results.ControlRequest]:
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
         return reader.unchanged_requests(kit.RUN, waiting=True)
 
@@ -58,7 +60,7 @@ def apply_all(writer: LedgerWriter, lab: Path) -> Controls:
         return Controls.of(ledger.control_requests(kit.RUN))
 
 
-def owner_applies(lab: Path, writer: LedgerWriter) -> list[labledger.ControlRequest]:
+def owner_applies(lab: Path, writer: LedgerWriter) -> list[labledger.results.ControlRequest]:
     """Apply the waiting requests as the next owner, and return all requests."""
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
@@ -107,7 +109,7 @@ def test_only_the_owner_applies(lab: Path) -> None:
         lost = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.leases.release(lost, RunStatus.INTERRUPTED)
         writer.leases.acquire(kit.RUN, kit.OWNER, 30)
-        with pytest.raises(labledger.LeaseLost):
+        with pytest.raises(labledger.errors.LeaseLost):
             writer.apply_request(lost, request, {"text": "set"})
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.control_requests(kit.RUN)[0].waits
@@ -293,7 +295,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
         assert waits.text == (
             "trial 0: 1 trial will be cancelled for good; 1 running trial will be killed"
         )
-        replies: list[labledger.ControlReply] = []
+        replies: list[labledger.results.ControlReply] = []
 
         def cancel() -> None:
             replies.append(
@@ -417,7 +419,7 @@ def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
 
 def test_each_way_of_being_cancelled_has_its_sentence() -> None:
     """A cancelled slot's sentence says whether nothing ran, a trial ran, or a retry was due."""
-    sentences = labledger.cancelled_sentences(
+    sentences = labledger.results.cancelled_sentences(
         "demo",
         [
             CancelledSlots("base", status, f"cancelled by {ANN} (request 1)", 2)

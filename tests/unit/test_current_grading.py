@@ -90,8 +90,11 @@ def test_the_grading_is_named(lab: Path) -> None:
     """An output names the number, time and grader, unless the run has one grading."""
     with labledger.open_ledger(lab_dir=lab) as ledger:
         gradings = ledger.gradings(RUN)
-        name = labledger.grading_name(gradings[2], gradings)
-        assert labledger.grading_name(ledger.gradings("run-2")[0], ledger.gradings("run-2")) is None
+        name = labledger.results.grading_name(gradings[2], gradings)
+        assert (
+            labledger.results.grading_name(ledger.gradings("run-2")[0], ledger.gradings("run-2"))
+            is None
+        )
     assert name == (
         f"grading 3 of {RUN}, the current one, of {gradings[2].created_at}, grader 333333333333…"
     )

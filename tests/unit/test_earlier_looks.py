@@ -16,22 +16,14 @@ import sample_ledgers as kit
 import view_servers
 from commands import run_forked
 
-from labledger import (
-    CompareOptions,
-    Comparison,
-    ReportOptions,
-    comparison_texts,
-    delete_run,
-    open_ledger,
-    ranking_text,
-    write_junit,
-)
+from labledger import CompareOptions, ReportOptions, delete_run, open_ledger
 from labledger.compare.compare_options import Estimand
 from labledger.compare.comparison_document import Compared
 from labledger.compare.earlier_looks import SEQUENCE_PRICE, price_of_look
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.sign_flip_test import sampled_units
 from labledger.records import json_schemas
+from labledger.results import Comparison, comparison_texts, ranking_text, write_junit
 
 SAME = "a" * 64
 AHEAD = {"base": "F" * 6 + "P" * 14, "treat": "P" * 20}

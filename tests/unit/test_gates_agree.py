@@ -16,16 +16,9 @@ import pytest
 import view_servers
 from tiers import tiered
 
-from labledger import (
-    CompareOptions,
-    Comparison,
-    Ledger,
-    ReportOptions,
-    comparison_texts,
-    open_ledger,
-    write_junit,
-)
+from labledger import CompareOptions, Ledger, ReportOptions, open_ledger
 from labledger.compare.compare_options import Estimand
+from labledger.results import Comparison, comparison_texts, write_junit
 from labledger.text.figures import usd_range
 
 CHOICES: tuple[Mapping[str, Any], ...] = (

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
-from labledger import FailedGradings, grading_sentences, open_ledger
+from labledger import open_ledger
 from labledger.cli.outcome_text import print_summary
 from labledger.export.summary import build_summary, is_summary, summary_bytes
 from labledger.ledger.checking.verify import verify
@@ -37,6 +37,7 @@ from labledger.records.grader_failures import (
 )
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.results import FailedGradings, grading_sentences
 
 WORKED = TellingTrial("check", 0, None)
 FAILED_BY_CURL = TellingTrial("check", 0, "curl")

@@ -8,8 +8,8 @@ import pytest
 import sample_ledgers as kit
 
 import labledger
-from labledger import InvalidInput, RunNotFound, open_ledger
-from labledger.errors import LedgerError
+from labledger import open_ledger
+from labledger.errors import InvalidInput, LedgerError, RunNotFound
 from labledger.ledger.database.sqlite import DRIVER
 
 

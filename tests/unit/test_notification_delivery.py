@@ -389,7 +389,7 @@ def test_what_waits_is_listed_and_sent_by_hand(
     assert labledger.notifications(lab_dir=lab.root) == []
     settled = labledger.notifications(lab_dir=lab.root, settled=True)
     assert [notification.state for notification in settled] == ["delivered", "given up"]
-    with pytest.raises(labledger.RunNotFound):
+    with pytest.raises(labledger.errors.RunNotFound):
         labledger.deliver_notifications("run-3", lab_dir=lab.root)
 
 
@@ -399,5 +399,5 @@ def test_a_receiver_can_be_tried(server: Receiver) -> None:
         labledger.try_receiver("$WEBHOOK", env={"WEBHOOK": server.url})
         assert server.events == ["test"]
         server.behave("status 403")
-        with pytest.raises(labledger.LabLedgerError, match="HTTP status 403"):
+        with pytest.raises(labledger.errors.LabLedgerError, match="HTTP status 403"):
             labledger.try_receiver(server.url)

@@ -27,7 +27,10 @@ def test_a_problem_names_the_parameter_or_the_option(tmp_path: Path) -> None:
     """The library names `tasks` and `env`, and the command line names --task and --env."""
     labledger.create_experiment(tmp_path / "demo")
     with pytest.raises(InvalidInput) as refused:
-        labledger.plan_run(tmp_path / "demo", labledger.RunOptions(tasks=("zzz*",)))
+        labledger.plan_run(
+            tmp_path / "demo",
+            labledger.RunOptions(selection=labledger.TrialSelection(tasks=("zzz*",))),
+        )
     [problem] = refused.value.problems
     assert isinstance(problem.where, Parameter)
     assert problem.where == "tasks"
@@ -72,7 +75,7 @@ def test_every_parameter_that_is_named_has_an_option() -> None:
             assert option_name(name) in known, f"{path}: {name}"
 
 
-NOT_TYPED = {"seed", "engine"}
+NOT_TYPED = {"engine"}
 """Parameters that only the library has."""
 
 

@@ -19,7 +19,8 @@ from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from sample_trajectories import LOGS, STEPS, read, with_steps
 
-from labledger import LabLedgerError, open_ledger
+from labledger import open_ledger
+from labledger.errors import LabLedgerError
 from labledger.records.model_calls import ModelCall, Usage
 from labledger.trajectories.atif import Step
 

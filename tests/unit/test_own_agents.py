@@ -31,7 +31,7 @@ from labledger.execution.run_events import ignore_events
 from labledger.experiment.experiment_differences import differences
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files import permissions
-from labledger.runner.run_options import RunOptions
+from labledger.runner.run_options import ImageOptions, RunOptions, SourceOptions, TrialSelection
 
 PACKAGES = """
 python = ["3.11", "3.14"]
@@ -200,7 +200,11 @@ def test_a_benchmark_gets_the_agent_of_a_folder(
     write_agent(tmp_path / "mine")
     location = f"humaneval:{write_lines(tmp_path / 'HumanEval.jsonl', HUMANEVAL)}"
     monkeypatch.chdir(tmp_path)
-    options = RunOptions(agents=("./mine:model=gpt-5",), image="busybox", limit=1)
+    options = RunOptions(
+        source=SourceOptions(agents=("./mine:model=gpt-5",)),
+        images=ImageOptions(image="busybox"),
+        selection=TrialSelection(limit=1),
+    )
     planned = labledger.plan_run(location, options)
     assert planned.variants == ("mine",)
     profile = planned.resolved["variants"][0]["profile"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from benchmark_files import HUMANEVAL, write_lines
 
-from labledger import untested_sentences
 from labledger.agents.profiles import load_profile
 from labledger.api.experiment_sources import given_benchmark
 from labledger.benchmarks.formats import TranslatedBenchmark
@@ -21,7 +20,8 @@ from labledger.experiment.plan_sections import VariantPlan
 from labledger.experiment.resolve import resolve
 from labledger.records import canonical_json
 from labledger.records.model_calls import Api
-from labledger.runner.run_options import RunOptions
+from labledger.results import untested_sentences
+from labledger.runner.run_options import RunOptions, SourceOptions
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def location(tmp_path: Path) -> str:
 
 
 def benchmark_with(location: str, *agents: str) -> TranslatedBenchmark:
-    benchmark = given_benchmark(location, RunOptions(agents=agents))
+    benchmark = given_benchmark(location, RunOptions(source=SourceOptions(agents=agents)))
     assert benchmark is not None
     return benchmark
 

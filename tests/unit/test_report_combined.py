@@ -9,9 +9,10 @@ import comparison_ledgers as runs
 import pytest
 import sample_ledgers as kit
 
-from labledger import LogSelection, ReportOptions, open_ledger
+from labledger import ReportOptions, open_ledger
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
+from labledger.results import LogSelection
 
 pytestmark = pytest.mark.usefixtures("one_chart_process")
 

@@ -17,7 +17,7 @@ import sample_ledgers as kit
 from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
-from labledger import ReportOptions, comparison_texts, open_ledger, resources
+from labledger import ReportOptions, open_ledger, resources
 from labledger.compare.compare_options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.ledger.database.run_info import Variant
@@ -31,6 +31,7 @@ from labledger.report.page import trials_that_fit
 from labledger.report.report_document import with_plain_text
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import collect
+from labledger.results import comparison_texts
 from labledger.text import figures
 from labledger.text.escaping import plain_text
 

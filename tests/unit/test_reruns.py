@@ -18,10 +18,10 @@ from tiers import thorough
 from waiting import PATIENCE_S
 
 import labledger
-from labledger import InvalidInput, QueryFailed, RerunSelection, open_ledger
+from labledger import RerunSelection, open_ledger
 from labledger.api.run_state import SORT_KEYS
 from labledger.compare.compare_options import CompareOptions
-from labledger.errors import LedgerError
+from labledger.errors import InvalidInput, LedgerError, QueryFailed
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import Variant
 from labledger.ledger.reader import LedgerReader

@@ -18,7 +18,8 @@ from commands import run_forked
 from coordinated_runs import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
-from labledger import HostLost, InvalidInput, open_ledger
+from labledger import open_ledger
+from labledger.errors import HostLost, InvalidInput
 from labledger.execution.host_state import HostState
 from labledger.execution.unfinished_slots import UnfinishedSlot
 from labledger.experiment.runtime_sections import Resources, Runtime

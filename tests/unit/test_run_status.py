@@ -12,7 +12,7 @@ import pytest
 import sample_ledgers as kit
 from commands import run_forked
 
-from labledger import RunOutcome, clock, open_ledger
+from labledger import clock, open_ledger
 from labledger.cli import outcome_text
 from labledger.cli.run_progress import RunProgress
 from labledger.export.summary import build_summary
@@ -22,6 +22,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import MetricValue
 from labledger.records.model_calls import JOURNAL, CallState, asked_line, ended_line, opened_line
 from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus, StopCause
+from labledger.results import RunOutcome
 from labledger.text.words import counted_of
 from labledger.trial.contract import trial_folder
 

@@ -49,7 +49,7 @@ def make_history(lab: Path, run_id: str = "early", replications: int = 3, **chan
     )
 
 
-def plan(lab: Path, **options: Any) -> labledger.SizePlan:
+def plan(lab: Path, **options: Any) -> labledger.results.SizePlan:
     return labledger.plan(
         lab / "demo",
         labledger.PlanOptions(**{"detect": 0.1, **options}),
@@ -142,7 +142,7 @@ def test_a_dry_run_says_what_to_expect(lab: Path) -> None:
     lines = run_forked("run", "demo", "--dry-run", folder=lab).stdout.splitlines()
     assert [line for line in lines if "with 80 % power" in line or "expected, from" in line] == [
         f"# {line}"
-        for line in labledger.expectation(labledger.plan_run(lab / "demo"), lab / ".lab")
+        for line in labledger.results.expectation(labledger.plan_run(lab / "demo"), lab / ".lab")
     ]
     document = json.loads(run_forked("run", "demo", "--dry-run", "--json", folder=lab).stdout)
     assert len(document["expected"]) == 2
@@ -176,7 +176,7 @@ def test_without_replications_a_plan_says_so(lab: Path) -> None:
     assert len({requirement.design.tasks for requirement in tasks[1:] if requirement.design}) == 1
     assert suite.design is None
     assert any("one replication" in note for note in size_plan.notes)
-    assert "unknown" in labledger.plan_text(size_plan).tables[1].rows[0]
+    assert "unknown" in labledger.results.plan_text(size_plan).tables[1].rows[0]
 
 
 def test_runs_of_one_variant_are_paired_across_runs(lab: Path) -> None:
@@ -199,14 +199,14 @@ def test_a_history_that_hardly_varies_gives_an_answer(lab: Path, letters: list[s
     runs.make_run(lab / ".lab" / "ledger.sqlite", sides, "early", experiment_id="demo")
     size_plan = plan(lab, detect=1.0)
     json_schemas.require_valid(size_plan.as_json(), "size_plan_v1")
-    assert labledger.plan_text(size_plan).tables
+    assert labledger.results.plan_text(size_plan).tables
     fewest = size_plan.requirements[0].design
     assert fewest is not None
     opposite = ([[side] for _ in range(fewest.tasks)] for side in (0.0, 1.0))
     assert paired_rates.of_tasks(*opposite, 0.95).p < 0.05
     fewer = ([[side] for _ in range(fewest.tasks - 1)] for side in (0.0, 1.0))
     assert paired_rates.of_tasks(*fewer, 0.95).p > 0.05
-    one = labledger.RunOptions(lab_dir=lab / ".lab", limit=1)
+    one = labledger.RunOptions(lab_dir=lab / ".lab", selection=labledger.TrialSelection(limit=1))
     single = labledger.plan(lab / "demo", labledger.PlanOptions(detect=1.0), one)
     assert (single.experiment.tasks, single.as_written[0].power) == (1, 0.0)
     assert single.as_written[0].detectable is None

@@ -16,7 +16,7 @@ from commands import run_forked
 from harbor_tasks import write_task
 
 import labledger
-from labledger import RunOptions
+from labledger import RunOptions, SourceOptions, TrialSelection
 from labledger.errors import InvalidInput
 from labledger.export.summary import build_summary
 from labledger.ledger.checking.verify import verify
@@ -49,7 +49,7 @@ def lab(path: Path, writer: LedgerWriter) -> Path:
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
     for idx in range(4):
         writer.commit_result(lease, kit.result(idx))
-    writer.leases.release(lease, labledger.RunStatus.COMPLETED)
+    writer.leases.release(lease, labledger.results.RunStatus.COMPLETED)
     return path.parent
 
 
@@ -76,7 +76,7 @@ def test_summary_and_outcome(lab: Path, reader: LedgerReader) -> None:
     assert summary["ext"]["skipped_tasks"] == list(SKIPPED)
     outcome = RunOutcome(kit.RUN, lab, complete=True, summary=summary)
     assert outcome.coverage == TaskCoverage(2, tuple(SkippedTask(**task) for task in SKIPPED))
-    [sentence] = labledger.skipped_sentences("run-1", outcome.coverage)
+    [sentence] = labledger.results.skipped_sentences("run-1", outcome.coverage)
     assert sentence == f"{SAID}; {NAMED}"
     assert verify(reader.path).is_clean
 
@@ -91,10 +91,10 @@ def test_reports_and_comparisons(lab: Path) -> None:
     assert f"{SAID}; {NAMED}." in document["missing"]
     assert document["run"]["skipped_tasks"] == list(SKIPPED)
     assert "2 of 4 tasks of the benchmark are in run-1" in markdown
-    labledger.write_junit(compared, lab / "compare.xml")
+    labledger.results.write_junit(compared, lab / "compare.xml")
     [suite] = ET.parse(lab / "compare.xml").getroot()
     assert f"{SAID}; {NAMED}" in (suite.findtext("system-out") or "")
-    [text] = labledger.comparison_texts(compared)
+    [text] = labledger.results.comparison_texts(compared)
     assert any(f"{SAID}; {NAMED}" in fact.text for fact in text.facts)
 
 
@@ -150,13 +150,13 @@ def test_an_older_experiment_leaves_nothing_out() -> None:
     for document in ({}, {"dataset": None}, resolved()):
         coverage = TaskCoverage.of_document(document)
         assert (coverage.skipped, coverage.as_json()) == ((), {})
-        assert labledger.skipped_sentences("run", coverage) == ()
+        assert labledger.results.skipped_sentences("run", coverage) == ()
 
 
 def test_many_skipped_tasks() -> None:
     """A sentence names ten tasks, and says where the others are listed."""
     skipped = tuple(SkippedTask(f"t{number}", "x" * 400) for number in range(12))
-    [sentence] = labledger.skipped_sentences("run", TaskCoverage(1, skipped))
+    [sentence] = labledger.results.skipped_sentences("run", TaskCoverage(1, skipped))
     assert sentence.startswith("1 of 13 tasks of the benchmark is in run")
     assert sentence.endswith("; and 2 more, which the view skipped_tasks lists")
     assert len(sentence) < 2_500
@@ -184,21 +184,32 @@ def tasks(tmp_path: Path) -> Path:
 
 def test_the_experiment_of_a_run_records_them(tasks: Path) -> None:
     """Selected tasks that are left out are in the document but not in its digest."""
-    options = RunOptions(skip_refused=True)
+    options = RunOptions(source=SourceOptions(skip_refused=True))
     plan = labledger.plan_run(f"harbor:{tasks}", options)
     coverage = TaskCoverage.of_document(plan.resolved)
     assert coverage.share == "1 of 3"
     assert [task.id for task in coverage.skipped] == ["steps", "windows"]
     assert coverage.skipped[1].reason == "[environment].os: is windows; needs windows containers"
     chosen = labledger.plan_run(
-        f"harbor:{tasks}", RunOptions(skip_refused=True, tasks=("good", "win*"))
+        f"harbor:{tasks}",
+        RunOptions(
+            source=SourceOptions(skip_refused=True),
+            selection=TrialSelection(tasks=("good", "win*")),
+        ),
     )
     assert [task.id for task in TaskCoverage.of_document(chosen.resolved).skipped] == ["windows"]
-    alone = labledger.plan_run(f"harbor:{tasks}", RunOptions(tasks=("good",)))
+    alone = labledger.plan_run(
+        f"harbor:{tasks}", RunOptions(selection=TrialSelection(tasks=("good",)))
+    )
     assert "skipped" not in alone.resolved["dataset"]
     assert plan.digest == chosen.digest == alone.digest
     with pytest.raises(InvalidInput, match="no selected task that can be run"):
-        labledger.plan_run(f"harbor:{tasks}", RunOptions(skip_refused=True, tasks=("win*",)))
+        labledger.plan_run(
+            f"harbor:{tasks}",
+            RunOptions(
+                source=SourceOptions(skip_refused=True), selection=TrialSelection(tasks=("win*",))
+            ),
+        )
 
 
 def test_a_task_file_that_cannot_be_read(tasks: Path) -> None:
@@ -207,7 +218,9 @@ def test_a_task_file_that_cannot_be_read(tasks: Path) -> None:
         (tasks / name).mkdir()
     os.mkfifo(tasks / "pipe/task.toml")
     (tasks / "lost/task.toml").symlink_to("gone")
-    plan = labledger.plan_run(f"harbor:{tasks}", RunOptions(skip_refused=True))
+    plan = labledger.plan_run(
+        f"harbor:{tasks}", RunOptions(source=SourceOptions(skip_refused=True))
+    )
     skipped = {task.id: task.reason for task in TaskCoverage.of_document(plan.resolved).skipped}
     assert skipped.keys() == {"pipe", "lost", "steps", "windows"}
     assert all("is no regular file" in skipped[name] for name in ("pipe", "lost"))
@@ -227,8 +240,12 @@ def test_init_writes_and_says_it(tasks: Path, tmp_path: Path) -> None:
     plan = labledger.plan_run(tmp_path / "own")
     assert TaskCoverage.of_document(plan.resolved).share == "1 of 3"
     with pytest.raises(InvalidInput, match=r"tasks: windows is skipped: \[environment\]\.os"):
-        labledger.plan_run(tmp_path / "own", RunOptions(tasks=("windows",)))
-    both = labledger.plan_run(tmp_path / "own", RunOptions(tasks=("windows", "good")))
+        labledger.plan_run(
+            tmp_path / "own", RunOptions(selection=TrialSelection(tasks=("windows",)))
+        )
+    both = labledger.plan_run(
+        tmp_path / "own", RunOptions(selection=TrialSelection(tasks=("windows", "good")))
+    )
     assert TaskCoverage.of_document(both.resolved).share == "1 of 2"
     [check] = [
         check for check in preflight(tmp_path / "own", tmp_path) if check["name"] == "skipped tasks"
@@ -251,8 +268,13 @@ def test_strict_refuses_what_is_ignored(tasks: Path) -> None:
     write_task(tasks / "good", {"surprise": 1})
     write_task(tasks / "better")
     with pytest.raises(InvalidInput, match=r"good/task\.toml: surprise: unknown key"):
-        labledger.plan_run(f"harbor:{tasks}", RunOptions(strict=True, tasks=("good",)))
-    options = RunOptions(strict=True, skip_refused=True)
+        labledger.plan_run(
+            f"harbor:{tasks}",
+            RunOptions(
+                source=SourceOptions(strict=True), selection=TrialSelection(tasks=("good",))
+            ),
+        )
+    options = RunOptions(source=SourceOptions(strict=True, skip_refused=True))
     plan = labledger.plan_run(f"harbor:{tasks}", options)
     coverage = TaskCoverage.of_document(plan.resolved)
     assert [task.id for task in coverage.skipped] == ["good", "steps", "windows"]

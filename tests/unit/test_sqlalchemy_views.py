@@ -99,7 +99,7 @@ def test_a_transaction_reads_one_snapshot(path: Path, engine: sqlalchemy.Engine)
 def test_a_ledger_that_is_not_there(path: Path, ledger: labledger.Ledger) -> None:
     """The error is labledger's own, and comes at once."""
     path.unlink()
-    with pytest.raises(labledger.LedgerMissing):
+    with pytest.raises(labledger.errors.LedgerMissing):
         ledger.engine()
 
 

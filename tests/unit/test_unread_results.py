@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 
-from labledger import open_ledger, unread_sentences
+from labledger import open_ledger
 from labledger.export.summary import build_summary, is_summary, summary_bytes
 from labledger.ledger.database.run_info import UnreadResults
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
+from labledger.results import unread_sentences
 from labledger.runner.run_outcome import RunOutcome
 
 

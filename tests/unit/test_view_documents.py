@@ -25,11 +25,12 @@ from tiers import tiered
 from view_servers import RunningServer
 from watched_labs import RUN, WatchedRun
 
-from labledger import clock, comparison_texts, open_ledger, request_control
+from labledger import clock, open_ledger, request_control
 from labledger.errors import InvalidInput
 from labledger.ledger.database.run_info import Dispatch
 from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.outcomes import Reason, RunStatus, SlotStatus
+from labledger.results import comparison_texts
 from labledger.text.escaping import escape_values
 from labledger.trajectories.atif import Head, Step, TrajectoryAgent
 from labledger.trajectories.trajectory_writer import DocumentWriter

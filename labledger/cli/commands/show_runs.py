@@ -30,7 +30,8 @@ from labledger.text.words import counted, model_labels
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from labledger import Grading, JsonObject, Ledger, LogPiece, RunInfo
+    from labledger import Ledger
+    from labledger.results import Grading, JsonObject, LogPiece, RunInfo
 
 
 def runs(
@@ -221,7 +222,7 @@ _PRINTED_TEXTS = (
 
 def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     """Print the records of one trial, as `Ledger.slot` returns them."""
-    from labledger import grading_name
+    from labledger.results import grading_name
 
     slot = records["slot"]
     cell = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"

@@ -13,7 +13,7 @@ from labledger.runner.coordination.owned_run import OwnedRun
 
 
 def error_rate_of(owned: OwnedRun, counts: Sequence[VariantCounts]) -> ErrorRate:
-    limit = owned.context.options.max_error_rate
+    limit = owned.context.options.limits.max_error_rate
     if owned.run.regrades is None:
         return ErrorRate(limit)
     statuses = (variant.statuses for variant in counts)
@@ -32,7 +32,7 @@ def unanswered_variants(owned: OwnedRun) -> UnansweredVariants:
         reader.model_answers(run.run_id),
         ((reader.slot(run.run_id, idx).variant_id, idx, calls) for idx, calls in staged),
         frozenset((i, s.attempt) for i, s in owned.unfinished.items() if s.container_may_exist),
-        stops=not owned.context.options.continue_unanswered,
+        stops=not owned.context.options.limits.continue_unanswered,
     )
 
 

@@ -49,7 +49,7 @@ def open_run_executor(
     from labledger.hosts.coordinator_side.cluster_executor import ClusterRun
     from labledger.hosts.host_messages import RunKey, RunSetup
 
-    insecure, needs = owned.context.options.insecure, None
+    insecure, needs = owned.context.options.placement.insecure, None
     if owned.has_slots:
         needs = model_needs(run.on, experiment, name=run.run_id, insecure=insecure)
     setup = RunSetup(
@@ -105,7 +105,7 @@ def _egress_image(owned: OwnedRun, executor: TrialExecutor) -> str | None:
     A trial that needs one raises `EngineUnavailable`, which pauses dispatch. For a run on a
     cluster, the hosts are asked if this machine has none.
     """
-    ref = egress_image_ref(owned.context.options.egress_image)
+    ref = egress_image_ref(owned.context.options.images.egress_image)
     try:
         image = owned.context.engine.image_id(ref)
     except EngineUnavailable:

@@ -81,7 +81,7 @@ class SlotExecution:
         if not owned.has_slots:
             return None
         pauses = DispatchPauses(
-            context.options.on_event, context.options.patience_s, disk_space.find_shortage
+            context.options.on_event, context.options.limits.patience_s, disk_space.find_shortage
         )
         lost_hosts = LostHosts(reader, run.run_id, executor)
         lost_hosts.report_new()
@@ -141,15 +141,15 @@ class SlotExecution:
                 experiment.design.retry,
                 retries_starved=experiment.benchmark.policy.timeouts_under_pressure == "retry",
                 count_exempt=partial(reader.count_exempt, run.run_id),
-                repeats_refused=not context.options.continue_unanswered,
+                repeats_refused=not context.options.limits.continue_unanswered,
             ),
             pauses=pauses,
-            folder_retention=context.options.keep,
+            folder_retention=context.options.folder_retention,
             stop_request=context.options.stop_request,
             emit=context.options.on_event,
             lost_hosts=lost_hosts,
             stored_trials=stored_trials,
-            patience_s=context.options.patience_s,
+            patience_s=context.options.limits.patience_s,
         )
         is_complete = coordinator.execute()
         for message in owned.programs.find_touched_since():
@@ -166,7 +166,7 @@ class SlotExecution:
     def _clean_up(self, executor: TrialExecutor, run: RunInfo) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""
         records = run_records(
-            self.owned.reader, run, self.owned.folder, self.owned.context.options.keep
+            self.owned.reader, run, self.owned.folder, self.owned.context.options.folder_retention
         )
         for message in executor.clean_up(records):
             self.owned.context.warn(message)
@@ -186,7 +186,9 @@ class SlotExecution:
     def _disk_space(self, engine_info: JsonObject, full_disks: FullDisks) -> DiskSpace:
         """Return the folders in which this run needs disk space."""
         space = DiskSpace.of(
-            self.owned.context.lab.root, engine_info, self.owned.context.options.min_free_bytes
+            self.owned.context.lab.root,
+            engine_info,
+            self.owned.context.options.limits.min_free_bytes,
         )
         locations = {**space.locations, self.owned.folder: "the trials"}
         return replace(space, locations=locations, full_disks=full_disks)
