@@ -67,11 +67,11 @@ def test_names_of_a_trial(made: Trials) -> None:
     """Ids, commit, container and folder follow from run, slot and attempt alone."""
     spec = made.spec(attempt=3)
     run = spec.run_id
-    assert spec.ids == TrialIds(run, f"{run}-s000007", "base", "t/1", 2)
-    assert spec.slot_commit_id == slot_commit_id(run, 7) != slot_commit_id(run, 8)
-    assert spec.container_name == f"labledger-{made.ledger_id[:8]}-{run}-7-3"
-    assert spec.folder == spec.plan.run_dir / "trials" / "000007-3"
-    assert spec.labels() == {
+    assert spec.evidence.ids == TrialIds(run, f"{run}-s000007", "base", "t/1", 2)
+    assert spec.evidence.slot_commit_id == slot_commit_id(run, 7) != slot_commit_id(run, 8)
+    assert spec.container.name == f"labledger-{made.ledger_id[:8]}-{run}-7-3"
+    assert spec.container.folder == spec.plan.run_dir / "trials" / "000007-3"
+    assert spec.container.labels() == {
         "org.labledger.ledger": made.ledger_id,
         "org.labledger.run": run,
         "org.labledger.slot": "7",
@@ -79,14 +79,29 @@ def test_names_of_a_trial(made: Trials) -> None:
     }
 
 
+def test_a_placed_attempt_keeps_its_container(made: Trials) -> None:
+    """Placing an attempt changes only where it runs, which its records then state."""
+    spec = made.spec()
+    placed = spec.on_host("node-7/0123abcd")
+    assert placed.container is spec.container
+    assert (spec.evidence.remote_host, spec.is_remote) == (None, False)
+    assert placed.evidence.remote_host == {"name": "node-7", "id": "0123abcd"}
+    assert placed == replace(spec, host="node-7/0123abcd") != spec
+    assert placed.evidence == replace(spec, host="node-7/0123abcd").evidence
+    assert repr(placed).count("TrialPlan(") == 1
+
+
 def test_what_a_task_overrides(made: Trials) -> None:
     """A task's own image and time limit win; all limits together and a margin end the trial."""
     plain, own = made.spec(), made.spec(task={"image": "other", "timeout_s": 7.5})
-    assert (plain.image_id, plain.settings.timeout_s("agent")) == ("sha256:1", PATIENCE_S)
-    assert (own.image_id, own.settings.timeout_s("agent")) == ("sha256:2", 7.5)
-    assert contract_variables(own)["AGENTLAB_TIMEOUT_MS"] == "7500"
-    assert own.settings.timeout_s("setup") == 0
-    assert own.deadline_s == 7.5 + PATIENCE_S + contract.OUTER_MARGIN_S
+    assert (plain.container.image_id, plain.container.settings.timeout_s("agent")) == (
+        "sha256:1",
+        PATIENCE_S,
+    )
+    assert (own.container.image_id, own.container.settings.timeout_s("agent")) == ("sha256:2", 7.5)
+    assert contract_variables(own.container)["AGENTLAB_TIMEOUT_MS"] == "7500"
+    assert own.container.settings.timeout_s("setup") == 0
+    assert own.container.deadline_s == 7.5 + PATIENCE_S + contract.OUTER_MARGIN_S
 
 
 def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
@@ -131,13 +146,13 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     """Limits are in hundredths of a second, at least one; mounts, rights and limits as designed."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
-    config = container_config(spec)
+    config = container_config(spec.container)
     assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{shared_files.trial_script_name()}"]
     limit = str(100 * PATIENCE_S)
     assert config["Cmd"] == ["1", "1", limit, "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
     resources = {"cpus": 1, "memory_bytes": 6 << 20, "pids": 128}
-    least = container_config(made.spec(runtime={"resources": resources}))
+    least = container_config(made.spec(runtime={"resources": resources}).container)
     assert least["Cmd"][8] == "1000", "the kernel knows no higher oom_score_adj"
     assert "User" not in config
     host = config["HostConfig"]
@@ -152,7 +167,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     full = made.spec(
         runtime={"network": "full", "user": "1000", "root_read_only": True, "oci": "crun"}
     )
-    config = container_config(full)
+    config = container_config(full.container)
     assert config["HostConfig"]["Runtime"] == "crun"
     assert config["HostConfig"]["NetworkMode"] == "default"
     assert config["NetworkDisabled"] is False
@@ -178,11 +193,11 @@ def test_only_root_has_capabilities(
     The helper that opens its files is root's.
     """
     spec = made.spec(runtime={"user": user})
-    facts = {spec.image_id: ImageFacts(user=of_image)}
+    facts = {spec.container.image_id: ImageFacts(user=of_image)}
     spec = replace(spec, plan=replace(spec.plan, image_facts=facts))
     kept = list(CAPABILITIES) if is_root else []
-    assert container_config(spec)["HostConfig"]["CapAdd"] == kept
-    assert permission_container_config(spec)["HostConfig"]["CapAdd"] == list(CAPABILITIES)
+    assert container_config(spec.container)["HostConfig"]["CapAdd"] == kept
+    assert permission_container_config(spec.container)["HostConfig"]["CapAdd"] == list(CAPABILITIES)
 
 
 def test_docker_rights_are_listed_by_name(made: Trials) -> None:
@@ -192,7 +207,7 @@ def test_docker_rights_are_listed_by_name(made: Trials) -> None:
     """
     runtime = {"rights": "docker", "user": "root"}
     spec = made.spec(runtime=runtime, grading={"mode": "separate"})
-    for each in (spec, separate_grader.grader_spec(spec)):
+    for each in (spec.container, separate_grader.grader_spec(spec.container)):
         config = container_config(each)
         host = config["HostConfig"]
         assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], [])
@@ -205,7 +220,9 @@ def test_docker_rights_are_listed_by_name(made: Trials) -> None:
         helper = permission_container_config(each)["HostConfig"]
         assert helper["CapAdd"] == list(CAPABILITIES)
         assert helper["SecurityOpt"] == ["no-new-privileges"]
-    assert container_config(made.spec())["HostConfig"]["SecurityOpt"] == ["no-new-privileges"]
+    assert container_config(made.spec().container)["HostConfig"]["SecurityOpt"] == [
+        "no-new-privileges"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +247,7 @@ def test_no_container_of_an_allow_list_writes_raw_packets(
 
     runtime = {"rights": "docker", "user": "root", **network(agent)}
     grading = {"mode": mode} | (network(grader) if grader else {})
-    host = container_config(made.spec(runtime=runtime, grading=grading))["HostConfig"]
+    host = container_config(made.spec(runtime=runtime, grading=grading).container)["HostConfig"]
     assert ("NET_RAW" in host["CapAdd"]) is is_raw
     assert len(host["CapAdd"]) == 13 + is_raw
 
@@ -239,7 +256,7 @@ def test_folder_before_the_start(made: Trials) -> None:
     """Inputs are canonical JSON; the folders that a container writes in are open to any user."""
     spec = made.spec(bindings={"b": 1, "a": "ü"}, environment={"KEY": "secret-value"})
     prepare_trial_folder(spec)
-    inside = spec.folder / "in"
+    inside = spec.container.folder / "in"
     assert (inside / "bindings.json").read_text("utf-8") == '{"a":"ü","b":1}\n'
     assert (inside / "task.json").read_text("utf-8") == '{"id":"t/1","task":{"n":1}}\n'
     assert (inside / "policy.json").read_text("utf-8") == '{"grade_failed_agents":true}\n'
@@ -247,7 +264,7 @@ def test_folder_before_the_start(made: Trials) -> None:
         *("agent.sh", "bindings.json", "grader.sh", "policy.json", "task.json")
     ]
     for name in ("out", "state", "workspace"):
-        assert (spec.folder / name).stat().st_mode & 0o777 == 0o777
+        assert (spec.container.folder / name).stat().st_mode & 0o777 == 0o777
     assert not any(b"secret-value" in path.read_bytes() for path in inside.iterdir())
 
 
@@ -257,7 +274,7 @@ def test_task_file_without_what_is_the_graders(made: Trials) -> None:
     runtime = RuntimeOverrides.of_authored({"grader": grader, "env": {"SEEN": "1"}})
     spec = made.spec(task={"runtime": runtime.as_json()})
     prepare_trial_folder(spec)
-    row = json.loads((spec.folder / "in" / "task.json").read_text("utf-8"))
+    row = json.loads((spec.container.folder / "in" / "task.json").read_text("utf-8"))
     assert row == {"id": "t/1", "task": {"n": 1}, "runtime": {"env": {"SEEN": "1"}}}
     assert spec.task.as_json()["runtime"]["grader"] == {"env": {"EXPECTED": "42"}}
 
@@ -332,9 +349,12 @@ def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
     agent_user = "agent" if sealing is Sealing.UNREADABLE else None
     spec = made.spec(runtime={"agent_user": agent_user}, sealing=sealing)
     prepare_trial_folder(spec)
-    config = container_config(spec)
+    config = container_config(spec.container)
     assert config["Cmd"][6:8] == [sealing.value, agent_user or ""]
-    scripts = [str(path.relative_to(spec.folder)) for path in spec.folder.rglob("grader.sh")]
+    scripts = [
+        str(path.relative_to(spec.container.folder))
+        for path in spec.container.folder.rglob("grader.sh")
+    ]
     closed = config["HostConfig"]["Tmpfs"].get("/agentlab/sealed", "")
     mounted = [mount["Target"] for mount in config["HostConfig"]["Mounts"]]
     mounted = [place for place in mounted if place.startswith("/agentlab/sealed")]

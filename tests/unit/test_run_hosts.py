@@ -68,7 +68,7 @@ class Hosts(Trials):
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:  # type: ignore[override]
         key = spec.slot.schedule_idx, spec.attempt
-        asked = spec.settings.runtime.resources.memory_bytes or 0
+        asked = spec.container.settings.runtime.resources.memory_bytes or 0
         for host in (spec.host,) if spec.host else self.free_hosts():
             if spec.host or asked <= self.memory_bytes[host]:
                 self.taken[key] = self.placed[key] = host
