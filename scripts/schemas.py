@@ -1,4 +1,5 @@
-"""Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
+"""Generate the JSON Schemas of reports, comparisons and size plans from the types they describe,
+and the settings in the schemas of experiments and tasks from their declarations.
 
     python scripts/schemas.py            write the files
     python scripts/schemas.py --print    print them instead
@@ -25,6 +26,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.size_plan import SizePlan
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.setting_groups import SettingGroup, settings_schema
 from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
 from labledger.records.json_schemas import LATER
@@ -45,16 +48,39 @@ DOCUMENTS: Mapping[str, tuple[type, str]] = {
     ),
 }
 
+AUTHORED = ("experiment_v1", "task_v1")
+"""Schemas written by hand, except the settings of these groups, wherever their key is."""
+GROUPS: Mapping[str, type[SettingGroup]] = {"resources": Resources}
+
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
 def main() -> None:
     texts = {name: json.dumps(schema(name), indent=2) + "\n" for name in DOCUMENTS}
+    texts |= {name: _with_settings(name) for name in AUTHORED}
     if sys.argv[1:] == ["--print"]:
         sys.stdout.write(json.dumps(texts))
         return
     for name, text in texts.items():
         (FOLDER / f"{name}.jsonschema").write_text(text, "utf-8")
+
+
+def _with_settings(name: str) -> str:
+    """Return a schema with its groups of settings as they are declared."""
+    document = json.loads((FOLDER / f"{name}.jsonschema").read_text("utf-8"))
+    _fill_in_settings(document, is_override=name != "experiment_v1")
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _fill_in_settings(part: Any, *, is_override: bool) -> None:
+    """Fill in the groups of a part of a schema. Only the experiment's own runtime has defaults."""
+    if not isinstance(part, dict):
+        return
+    properties = part.get("properties", {})
+    for key in GROUPS.keys() & properties.keys():
+        properties[key] = settings_schema(GROUPS[key], with_defaults=not is_override)
+    for key, inner in part.items():
+        _fill_in_settings(inner, is_override=is_override or key in {"$defs", "grader", "variants"})
 
 
 def schema(name: str) -> JsonObject:

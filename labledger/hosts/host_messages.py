@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
 from labledger.execution.host_state import HostState
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import Resources
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from labledger.experiment.grading_settings import Sealing
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import Resources
 from labledger.files.untrusted_files import read_ascii
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason, SlotStatus

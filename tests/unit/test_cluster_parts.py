@@ -18,9 +18,8 @@ from sample_trials import Trials
 from waiting import wait_until
 
 from labledger.execution.host_state import HostState, Limits, Needs, capacity_of
-from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import GradingMode
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import ResourceOverrides, Resources
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.files.partial_files import DigestMismatch, PartialFile
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
@@ -191,7 +190,7 @@ def test_gpus_are_asked_of_the_host_by_every_container(trials: Trials) -> None:
     grader = replace(
         spec.container.settings.grading,
         mode=GradingMode.SEPARATE,
-        resources=ResourceOverrides(gpus=2),
+        resources=ResourceOverrides({"gpus": 2}),
     )
     trial = replace(spec.container.settings, grading=grader)
     assert Needs.of_trial(trial).gpus == 2

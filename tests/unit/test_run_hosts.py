@@ -21,7 +21,8 @@ import labledger
 from labledger import HostLost, InvalidInput, open_ledger
 from labledger.execution.host_state import HostState
 from labledger.execution.unfinished_slots import UnfinishedSlot
-from labledger.experiment.runtime_sections import Resources, Runtime
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import Dispatch

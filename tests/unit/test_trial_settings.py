@@ -15,7 +15,8 @@ from labledger.experiment.experiment_differences import differences
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.runtime_sections import Resources, Runtime
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.task_row import Task, is_certainly_valid
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject, canonical_json
