@@ -1,5 +1,6 @@
-"""Generate the JSON Schemas of reports, comparisons and size plans from the types they describe,
-and the settings in the schemas of experiments and tasks from their declarations.
+"""Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
+
+In the schemas of experiments and tasks, fill in declared groups of settings, and overrides.
 
     python scripts/schemas.py            write the files
     python scripts/schemas.py --print    print them instead
@@ -49,15 +50,20 @@ DOCUMENTS: Mapping[str, tuple[type, str]] = {
 }
 
 AUTHORED = ("experiment_v1", "task_v1")
-"""Schemas written by hand, except the settings of these groups, wherever their key is."""
+"""Schemas written by hand, except `GROUPS`, and the settings that override others."""
 GROUPS: Mapping[str, type[SettingGroup]] = {"resources": Resources}
+"""The declared groups of settings by their key."""
+OWN_OF_OVERRIDES = frozenset({"setup", "agent", "models", "resources"})
+"""The settings in `runtime` that variants and tasks write in another form."""
+NEVER_OVERRIDDEN = frozenset({"oci", "rights", "files", "sealed"})
+"""The settings that only the experiment's `runtime` and `grader` have."""
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
 def main() -> None:
     texts = {name: json.dumps(schema(name), indent=2) + "\n" for name in DOCUMENTS}
-    texts |= {name: _with_settings(name) for name in AUTHORED}
+    texts |= {name: with_settings(name) for name in AUTHORED}
     if sys.argv[1:] == ["--print"]:
         sys.stdout.write(json.dumps(texts))
         return
@@ -65,11 +71,34 @@ def main() -> None:
         (FOLDER / f"{name}.jsonschema").write_text(text, "utf-8")
 
 
-def _with_settings(name: str) -> str:
+def with_settings(name: str) -> str:
     """Return a schema with its groups of settings as they are declared."""
-    document = json.loads((FOLDER / f"{name}.jsonschema").read_text("utf-8"))
+    experiment = _authored("experiment_v1")["properties"]
+    document = _authored(name)
+    if name == "task_v1":
+        overrides = document["properties"]["runtime"]["properties"]
+        grader = experiment["benchmark"]["properties"]["grader"]["properties"]
+        overrides["grader"]["properties"] |= _as_overrides(grader, NEVER_OVERRIDDEN)
+    else:
+        overrides = document["$defs"]["runtime_overrides"]["properties"]
+    settings = experiment["runtime"]["properties"]
+    overrides |= _as_overrides(settings, OWN_OF_OVERRIDES | NEVER_OVERRIDDEN)
     _fill_in_settings(document, is_override=name != "experiment_v1")
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _authored(name: str) -> JsonObject:
+    document: JsonObject = json.loads((FOLDER / f"{name}.jsonschema").read_text("utf-8"))
+    return document
+
+
+def _as_overrides(settings: JsonObject, others: frozenset[str]) -> JsonObject:
+    """Return the schemas of settings that override these. They have no defaults."""
+    return {
+        name: {keyword: value for keyword, value in written.items() if keyword != "default"}
+        for name, written in settings.items()
+        if name not in others
+    }
 
 
 def _fill_in_settings(part: Any, *, is_override: bool) -> None:
