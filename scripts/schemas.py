@@ -1,6 +1,7 @@
 """Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
 
-The schema of trials is written by hand, except for the numbers of `ResourceUse`.
+In the schemas of experiments and tasks, fill in declared groups of settings, and overrides. In the
+schema of trials, fill in the numbers of `ResourceUse`.
 
     python scripts/schemas.py            write the files
     python scripts/schemas.py --print    print them instead
@@ -27,6 +28,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.size_plan import SizePlan
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.setting_groups import SettingGroup, settings_schema
 from labledger.records import JsonObject
 from labledger.records.json_codec import ALWAYS, members_of
 from labledger.records.json_schemas import LATER
@@ -49,12 +52,23 @@ DOCUMENTS: Mapping[str, tuple[type, str]] = {
 }
 
 TRIALS = "trial_record_v1"
+"""A schema written by hand, except the numbers of `ResourceUse`."""
+AUTHORED = ("experiment_v1", "task_v1")
+"""Schemas written by hand, except `GROUPS`, and the settings that override others."""
+GROUPS: Mapping[str, type[SettingGroup]] = {"resources": Resources}
+"""The declared groups of settings by their key."""
+OWN_OF_OVERRIDES = frozenset({"setup", "agent", "models", "resources"})
+"""The settings in `runtime` that variants and tasks write in another form."""
+NEVER_OVERRIDDEN = frozenset({"oci", "rights", "files", "sealed"})
+"""The settings that only the experiment's `runtime` and `grader` have."""
+
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
 
 def main() -> None:
     schemas = {name: schema(name) for name in DOCUMENTS} | {TRIALS: trial_schema()}
     texts = {name: json.dumps(document, indent=2) + "\n" for name, document in schemas.items()}
+    texts |= {name: with_settings(name) for name in AUTHORED}
     if sys.argv[1:] == ["--print"]:
         sys.stdout.write(json.dumps(texts))
         return
@@ -76,6 +90,47 @@ def trial_schema() -> JsonObject:
     for described in (document, document["$defs"]["attempt"]):
         described["properties"] |= numbers
     return document
+
+
+def with_settings(name: str) -> str:
+    """Return a schema with its groups of settings as they are declared."""
+    experiment = _authored("experiment_v1")["properties"]
+    document = _authored(name)
+    if name == "task_v1":
+        overrides = document["properties"]["runtime"]["properties"]
+        grader = experiment["benchmark"]["properties"]["grader"]["properties"]
+        overrides["grader"]["properties"] |= _as_overrides(grader, NEVER_OVERRIDDEN)
+    else:
+        overrides = document["$defs"]["runtime_overrides"]["properties"]
+    settings = experiment["runtime"]["properties"]
+    overrides |= _as_overrides(settings, OWN_OF_OVERRIDES | NEVER_OVERRIDDEN)
+    _fill_in_settings(document, is_override=name != "experiment_v1")
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _authored(name: str) -> JsonObject:
+    document: JsonObject = json.loads((FOLDER / f"{name}.jsonschema").read_text("utf-8"))
+    return document
+
+
+def _as_overrides(settings: JsonObject, others: frozenset[str]) -> JsonObject:
+    """Return the schemas of settings that override these. They have no defaults."""
+    return {
+        name: {keyword: value for keyword, value in written.items() if keyword != "default"}
+        for name, written in settings.items()
+        if name not in others
+    }
+
+
+def _fill_in_settings(part: Any, *, is_override: bool) -> None:
+    """Fill in the groups of a part of a schema. Only the experiment's own runtime has defaults."""
+    if not isinstance(part, dict):
+        return
+    properties = part.get("properties", {})
+    for key in GROUPS.keys() & properties.keys():
+        properties[key] = settings_schema(GROUPS[key], with_defaults=not is_override)
+    for key, inner in part.items():
+        _fill_in_settings(inner, is_override=is_override or key in {"$defs", "grader", "variants"})
 
 
 def schema(name: str) -> JsonObject:

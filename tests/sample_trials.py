@@ -146,14 +146,14 @@ def remove_attempt(
     spec: AttemptSpec, full_disks: FullDisks | None = None, gateway: GatewayClient | None = None
 ) -> None:
     with trial_context(full_disks=full_disks, gateway=gateway) as context:
-        worker.remove_attempt(spec, context)
+        worker.remove_attempt(spec.container, context)
 
 
 def prepare_trial_folder(
     spec: AttemptSpec, limiter: StartLimiter | None = None, full_disks: FullDisks | None = None
 ) -> None:
     with trial_context(limiter, full_disks) as context:
-        inputs.prepare_trial_folder(spec, context)
+        inputs.prepare_trial_folder(spec.container, context)
 
 
 class Trials:
@@ -260,7 +260,7 @@ class Trials:
             Networks(ENGINE).remove(name)
         with trial_context() as context:
             for spec in self.specs:
-                worker.remove_folder(spec, context)
+                worker.remove_folder(spec.container, context)
 
 
 @contextmanager

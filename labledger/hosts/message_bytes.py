@@ -24,7 +24,7 @@ from labledger.hosts import host_messages
 from labledger.hosts.host_messages import PROTOCOL, HostRefused, RunSetup
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
-from labledger.trial.attempt_spec import TrialKind
+from labledger.trial.container_spec import TrialKind
 from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
 from labledger.trial.trial_plan import TrialPlan
 

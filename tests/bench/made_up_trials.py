@@ -161,7 +161,7 @@ class TimedTrials(LocalExecutor):
 
 
 def _forgotten(spec: AttemptSpec) -> Future[None]:
-    attempt_notes.remove_notes(spec.folder, by_this_process=not spec.container_may_exist)
+    attempt_notes.remove_notes(spec.container.folder, by_this_process=not spec.container_may_exist)
     done: Future[None] = Future()
     done.set_result(None)
     return done

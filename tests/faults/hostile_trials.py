@@ -51,14 +51,14 @@ class Host:
     def collected(self, spec: AttemptSpec) -> AttemptResult:
         """Return a trial's result. Fail if the trial touched the host or left its folder behind."""
         before = self._kept()
-        with deadline(spec.deadline_s):
+        with deadline(spec.container.deadline_s):
             result = self.run_trial(spec)
         everything = self.trials.everything(result)
         assert self.secret.read_bytes() not in everything
         assert Path("/etc/passwd").read_bytes() not in everything
         assert len(result.message or "") <= MAX_MESSAGE + 3
         self.remove_trial(spec)
-        assert not spec.folder.exists()
+        assert not spec.container.folder.exists()
         assert self._kept() == before
         return result
 

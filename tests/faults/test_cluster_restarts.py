@@ -90,7 +90,7 @@ def submit(
 
 def started(spec: AttemptSpec) -> str | None:
     """Return when an attempt's container was started, or None if it was not."""
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     return state.started_at if state is not None and state.has_started else None
 
 

@@ -139,7 +139,7 @@ def test_trial_that_is_not_graded(
     result = run_attempt(spec)
     assert brief(result) == expected
     assert isolation(result)["checked"] == "before_grading"
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []
     if setup == "true":
         assert trials.content(result, "agent_stdout") == b"did\n"
 
@@ -175,7 +175,7 @@ def undelivered(trials: Trials) -> Undelivered:
             broken.setattr("shutil.copytree", full_disk)
             with pytest.raises(DiskFull, match="could not be delivered"):
                 run_attempt(spec)
-        assert ENGINE.inspect(spec.container_name) is not None
+        assert ENGINE.inspect(spec.container.name) is not None
 
     return run
 
@@ -192,14 +192,14 @@ def test_hosts_trouble_before_delivery(
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "workspace_patch").count(b"\n+started\n") == 1
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_delivery_that_was_interrupted(trials: Trials, undelivered: Undelivered) -> None:
     """An interrupted delivery is completed, and a complete one is left alone."""
     spec = stage(trials, trials.spec("true", f"{READS}\n", **DELIVERED))
     undelivered(spec)
-    grader = spec.folder / "sealed" / "grader"
+    grader = spec.container.folder / "sealed" / "grader"
     shutil.copytree(spec.plan.sealed_dir, grader)
     inode = grader.stat().st_ino
     result = run_attempt(replace(spec, container_may_exist=True))
@@ -212,7 +212,7 @@ def test_wait_limit(trials: Trials, undelivered: Undelivered) -> None:
     way = DELIVERED | {"grading": {"mode": "delivered", "wait_s": 0.5}}
     spec = trials.spec("echo done", **way)
     undelivered(spec)
-    wait_until(lambda: ENGINE.inspect(spec.container_name).has_ended, "the wait to end")
+    wait_until(lambda: ENGINE.inspect(spec.container.name).has_ended, "the wait to end")
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("infra_error", "delivery_timeout", 51)
     assert result.scores == ()
@@ -226,7 +226,7 @@ def test_waiting_container_is_killed(
     """Killing a waiting container makes an infra_error that keeps the agent's results."""
     spec = trials.spec("echo done", **DELIVERED)
     undelivered(spec)
-    docker(*command.split(), spec.container_name)
+    docker(*command.split(), spec.container.name)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("infra_error", "container_killed", 137)
     assert list(result.phases) == ["agent"]
@@ -239,8 +239,8 @@ def test_container_that_ends_while_its_agent_runs(trials: Trials, action: str) -
     spec = trials.spec("touch here; sleep 300", **DELIVERED)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.folder / "workspace" / "here").exists)
-        docker(*action.split(), spec.container_name)
+        wait_until((spec.container.folder / "workspace" / "here").exists)
+        docker(*action.split(), spec.container.name)
         result = running.result(timeout=PATIENCE_S)
     reason = "container_killed" if action == "kill" else "container_removed"
     assert (result.status, result.reason) == ("infra_error", reason)
@@ -251,11 +251,11 @@ def test_paused_before_delivery(trials: Trials) -> None:
     spec = trials.spec("touch here; sleep 0.5", **DELIVERED)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.folder / "workspace" / "here").exists)
-        pause_container(spec.container_name)
+        wait_until((spec.container.folder / "workspace" / "here").exists)
+        pause_container(spec.container.name)
         with suppress(TimeoutError):
             running.result(timeout=1.5)
-        docker("unpause", spec.container_name)
+        docker("unpause", spec.container.name)
         result = running.result()
     assert brief(result) == ("completed", None, 0)
     assert "container" in problems(result)
@@ -274,7 +274,7 @@ def test_running_part_is_waited_for(
     """A trial that lost its coordinator in either part continues from there, and runs once."""
     gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **way)
-    workspace = spec.folder / "workspace"
+    workspace = spec.container.folder / "workspace"
     with pytest.MonkeyPatch.context() as quick:
         quick.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
         with ThreadPoolExecutor(1) as pool:
@@ -451,4 +451,4 @@ def test_forged_end(trials: Trials, doctored: Callable[[int], None], status: int
     assert brief(result) == ("agent_error", "status_forged", status)
     assert result.scores == result.predictions == ()
     assert result.phases == {}
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []

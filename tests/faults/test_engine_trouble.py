@@ -187,7 +187,7 @@ def test_a_container_that_cannot_be_killed(
     monkeypatch.setattr(contract, "OUTER_MARGIN_S", 1.0 - 120)
     result = trial_by(proxy, spec)
     assert brief(result) == ("agent_error", "script_hindered", None)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert state.status == "running", "it was to be left behind, for `labledger clean`"
 

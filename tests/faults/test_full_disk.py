@@ -323,13 +323,15 @@ def cleared_meanwhile(spec: AttemptSpec) -> AttemptResult:
     """Run a trial that reports a full disk. Another trial then frees space on the disk."""
     disks = FullDisks()
     other = replace(spec, slot=replace(spec.slot, schedule_idx=8))
-    (other.folder / "workspace").mkdir(parents=True)
-    (other.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
+    (other.container.folder / "workspace").mkdir(parents=True)
+    (other.container.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, full_disks=disks)
-        wait_until((spec.folder / "workspace" / "filled").exists, "the agent to fill its disk")
+        wait_until(
+            (spec.container.folder / "workspace" / "filled").exists, "the agent to fill its disk"
+        )
         remove_attempt(other, disks)
-        (spec.folder / "out" / "go").touch()
+        (spec.container.folder / "out" / "go").touch()
         return running.result()
 
 

@@ -143,7 +143,7 @@ def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None
     spec = host.trials.spec("true", GRADES)
     run_attempt(spec)
     for output in outputs:
-        path = spec.folder / ("state" if output is EVENTS else "out") / output.file
+        path = spec.container.folder / ("state" if output is EVENTS else "out") / output.file
         path.unlink(missing_ok=True)
         os.mknod(path, 0o20666, os.makedev(1, 5))
     result = host.collected(replace(spec, container_may_exist=True))

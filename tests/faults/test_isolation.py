@@ -213,7 +213,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    changes = ContainerFiles(ENGINE, spec.container_name).changes(with_engines_own=False)
+    changes = ContainerFiles(ENGINE, spec.container.name).changes(with_engines_own=False)
     assert suspicious_paths(path for path, _ in changes) == ((), 0)
 
 
@@ -233,9 +233,11 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
         facts["tampering_suspected"]
     )
     monkeypatch.setattr("labledger.engine.engine_facts.os.access", lambda *_: False)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
-    asked = inspect_changes(ENGINE, isolation_of(spec), state.container_id, "after_grading")
+    asked = inspect_changes(
+        ENGINE, isolation_of(spec.container), state.container_id, "after_grading"
+    )
     assert list(asked.suspected) == facts["tampering_suspected"]
     assert asked.total == facts["tampering_total"]
 

@@ -34,7 +34,7 @@ SEPARATE: dict[str, Any] = {
 
 
 def grader_of(spec: AttemptSpec) -> str:
-    return f"{spec.container_name}-grader"
+    return f"{spec.container.name}-grader"
 
 
 def again(spec: AttemptSpec) -> AttemptSpec:
@@ -55,12 +55,12 @@ def held_grader(trials: Trials) -> Iterator[tuple[AttemptSpec, Future[AttemptRes
     spec = trials.spec(AGENT, HOLDS, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "the grader to hold")
         yield spec, running
 
 
 def let_go(spec: AttemptSpec) -> None:
-    (spec.grader_folder / "out" / "go").touch()
+    (spec.container.grader_folder / "out" / "go").touch()
 
 
 def abandoned(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
@@ -70,7 +70,7 @@ def abandoned(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
     spec = trials.spec(AGENT, HOLDS, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, limiter)
-        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "the grader to hold")
         limiter.abandon()
         assert isinstance(running.exception(), WaitAbandoned)
     return spec
@@ -94,12 +94,12 @@ def test_containers_removed_while_nobody_watched(
 ) -> None:
     """The agent is no longer needed, and the grader runs again on the same artifacts."""
     spec = abandoned(trials, monkeypatch)
-    names = {"agent": [spec.container_name], "grader": [grader_of(spec)]}
-    docker("rm", "--force", "--volumes", *names.get(what, [spec.container_name, grader_of(spec)]))
+    names = {"agent": [spec.container.name], "grader": [grader_of(spec)]}
+    docker("rm", "--force", "--volumes", *names.get(what, [spec.container.name, grader_of(spec)]))
     with ThreadPoolExecutor(1) as pool:
         resumed = pool.submit(run_attempt, again(spec))
         if what != "agent":
-            wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+            wait_until((spec.container.grader_folder / "out" / "holds").exists, "another grader")
             wait_until(lambda: ENGINE.inspect(grader_of(spec)) is not None, "its container")
         let_go(spec)
         result = resumed.result()
@@ -116,7 +116,7 @@ def test_grader_that_was_never_started(trials: Trials, monkeypatch: pytest.Monke
     start = container_start.start_container
 
     def start_agent_alone(context: TrialContext, container: str, created: float) -> None:
-        if (spec.grader_folder / "started").exists():
+        if (spec.container.grader_folder / "started").exists():
             raise WaitAbandoned
         start(context, container, created)
 
@@ -145,7 +145,7 @@ def test_grader_removed_under_a_live_coordinator(trials: Trials) -> None:
 
         wait_until(lambda: running.done() or is_replaced(), "a result, or another container")
         if not running.done():
-            wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+            wait_until((spec.container.grader_folder / "out" / "holds").exists, "another grader")
             let_go(spec)
         result = running.result()
     if result.status == "completed":
@@ -170,11 +170,11 @@ def test_killed_agent(trials: Trials) -> None:
     spec = trials.spec("touch /agentlab/out/holds; sleep 60", **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.folder / "out" / "holds").exists, "the agent to hold")
-        docker("kill", spec.container_name)
+        wait_until((spec.container.folder / "out" / "holds").exists, "the agent to hold")
+        docker("kill", spec.container.name)
         result = running.result()
     assert brief(result) == ("infra_error", "container_killed", 137)
-    assert trials.containers() == [spec.container_name]
+    assert trials.containers() == [spec.container.name]
 
 
 def test_paused_grader(trials: Trials) -> None:
@@ -183,7 +183,7 @@ def test_paused_grader(trials: Trials) -> None:
     spec = trials.spec(AGENT, failing, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "the grader to hold")
         pause_container(grader_of(spec))
         docker("unpause", grader_of(spec))
         let_go(spec)
@@ -202,7 +202,7 @@ def test_disk_is_full_while_artifacts_are_taken(trials: Trials) -> None:
         broken.setattr("labledger.files.artifact_store.publish", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
-    assert not (spec.folder / "first_part.json").exists()
+    assert not (spec.container.folder / "first_part.json").exists()
     is_graded(trials, run_attempt(again(spec)))
 
 
@@ -223,10 +223,10 @@ def test_folder_deleted_while_the_grader_waits(
 ) -> None:
     """Without its folder, a trial is unknown. Both containers are removed, and it runs again."""
     spec = abandoned(trials, monkeypatch)
-    delete_folder(spec.folder)
+    delete_folder(spec.container.folder)
     with ThreadPoolExecutor(1) as pool:
         resumed = pool.submit(run_attempt, again(spec))
-        wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "another grader")
         let_go(spec)
         result = resumed.result()
     is_graded(trials, result)

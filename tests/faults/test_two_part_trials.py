@@ -55,7 +55,7 @@ def test_agent_that_is_not_graded(trials: Trials) -> None:
     result = run_attempt(spec)
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 30)
     assert isolation(result)["checked"] == "before_grading"
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []
 
 
 def test_nothing_outlives_the_agent(trials: Trials) -> None:
@@ -111,14 +111,14 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
         broken.setattr("shutil.copytree", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert (state.status, state.exit_status) == ("exited", 50)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "workspace_patch").count(b"\n+started\n") == 1
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def full_disk(*_: object, **__: object) -> None:
@@ -138,7 +138,7 @@ def test_running_part_is_waited_for(
     monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **AFTER)
-    workspace = spec.folder / "workspace"
+    workspace = spec.container.folder / "workspace"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate)
         wait_until((workspace / "holds").exists)
@@ -200,7 +200,7 @@ def test_forged_end(trials: Trials, doctored: Callable[[int], None], status: int
     assert brief(result) == ("agent_error", "status_forged", status)
     assert result.scores == result.predictions == ()
     assert result.phases == {}
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []
 
 
 def test_claiming_a_second_part(trials: Trials, doctored: Callable[[int], None]) -> None:

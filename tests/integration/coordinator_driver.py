@@ -32,7 +32,7 @@ def main(spec_file: str, action: str, uid: str | None = None) -> None:
         become(int(uid), Path(spec_file).with_name("trial.sh"))
     context = TrialContext(Engine(), StartLimiter(1), FullDisks(), lambda spec, reason: None)
     if action == "discard":
-        remove_attempt(spec, context)
+        remove_attempt(spec.container, context)
     else:
         sys.stdout.buffer.write(pickle.dumps(run_attempt(spec, context)))
 

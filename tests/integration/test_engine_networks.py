@@ -68,7 +68,7 @@ def test_an_engine_that_makes_no_networks(
     runtime: dict[str, str], is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An experiment that needs a private network for each trial is refused before it runs."""
-    settings = Trials(tmp_path, {}).spec(runtime=runtime).settings
+    settings = Trials(tmp_path, {}).spec(runtime=runtime).container.settings
 
     def refuse(*_: object, **__: object) -> None:
         raise APIError("forbidden by its proxy")

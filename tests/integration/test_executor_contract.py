@@ -68,7 +68,9 @@ def opening(request: pytest.FixtureRequest) -> Opening:
     @contextmanager
     def on_cluster(spec: AttemptSpec, epoch: int) -> Iterator[TrialExecutor]:
         plan = spec.plan
-        setup = RunSetup(RunKey(plan.ledger_id, spec.run_id), epoch, {}, spec.settings.is_sealed)
+        setup = RunSetup(
+            RunKey(plan.ledger_id, spec.run_id), epoch, {}, spec.container.settings.is_sealed
+        )
         run = ClusterRun(setup, plan.store_root)
         executor = open_executor(cluster.on, run)
         yield executor
@@ -120,13 +122,13 @@ def slot(spec: AttemptSpec, idx: int) -> AttemptSpec:
 
 
 def is_running(spec: AttemptSpec) -> bool:
-    words = ("ps", "--quiet", "--filter", f"name=^{spec.container_name}$")
+    words = ("ps", "--quiet", "--filter", f"name=^{spec.container.name}$")
     return bool(docker(*words))
 
 
 def let_go(spec: AttemptSpec) -> None:
     wait_until(lambda: is_running(spec), "its container")
-    touch(spec.container_name, "/tmp/go")
+    touch(spec.container.name, "/tmp/go")
 
 
 def records(spec: AttemptSpec, durable: set[int]) -> RunRecords:
@@ -157,7 +159,7 @@ def test_a_result_is_complete_and_stays_until_it_is_acknowledged(
     name, _, host_id = spec.host.partition("/")
     assert host == ({"name": name, "id": host_id} if spec.is_remote else None)
     assert executor.has_started(spec)
-    assert trials.containers() == [spec.container_name]
+    assert trials.containers() == [spec.container.name]
     executor.remove(spec, keep_folder=False).result(PATIENCE_S)
     wait_until(lambda: not trials.containers(), "the container to be removed")
 
@@ -344,7 +346,7 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(
     results: list[Any] = [executor.submit(spec).result(PATIENCE_S) for spec in specs]
     executor = coordinators.next(first)
     assert executor.clean_up(records(first, {0})) == []
-    wait_until(lambda: trials.containers() == [specs[1].container_name], "the first to go")
+    wait_until(lambda: trials.containers() == [specs[1].container.name], "the first to go")
     again = placed(executor, replace(specs[1], container_may_exist=True))
     collected = executor.submit(again).result(PATIENCE_S)
     assert brief(collected) == brief(results[1])

@@ -149,7 +149,7 @@ def test_a_repeated_request_starts_nothing_twice(host: Host) -> None:
     host.remove(spec)
     host.exchange(spec)
     assert host.exchange(wait_s=0.3).results == ()
-    assert (container, host.containers()) == (spec.container_name, [])
+    assert (container, host.containers()) == (spec.container.name, [])
     left = [path for path in host.settings.folder.rglob("*000000-1*") if path.exists()]  # type: ignore[union-attr]
     assert left == []
 
@@ -158,12 +158,12 @@ def test_nothing_starts_without_a_grant(host: Host) -> None:
     """Without a grant, a host prepares a container and starts it only once it gets one."""
     spec = host.spec(0)
     host.exchange(spec, grant_until=None)
-    wait_until(lambda: ENGINE.inspect(spec.container_name), "the container")
-    state = ENGINE.inspect(spec.container_name)
+    wait_until(lambda: ENGINE.inspect(spec.container.name), "the container")
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert not state.has_started
     host.exchange(grant_until=time.monotonic() - 1)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert not state.has_started
     assert host.result(0).status.value == "completed"
@@ -177,15 +177,15 @@ def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
     host.exchange(*runs)
     wait_until(lambda: all(map(_started, runs)), "both places to be taken")
     host.exchange(waits)
-    wait_until(lambda: waits.container_name in host.containers(), "what is prepared")
+    wait_until(lambda: waits.container.name in host.containers(), "what is prepared")
     host.exchange(is_lost=True)
-    wait_until(lambda: waits.container_name not in host.containers(), "the end of what waited")
+    wait_until(lambda: waits.container.name not in host.containers(), "the end of what waited")
     # A request from before arrives late.
     host.exchange(waits, host.spec(3), grant_until=time.monotonic() + PATIENCE_S)
     for out in host.service.folder.glob("runs/*/*/trials/*/out"):
         (out / "gate").touch()
     assert all(host.result(idx).status.value == "completed" for idx in (0, 1))
-    assert sorted(host.containers()) == sorted(spec.container_name for spec in runs)
+    assert sorted(host.containers()) == sorted(spec.container.name for spec in runs)
     trials = host.settings.folder.glob("runs/*/*/trials/*")  # type: ignore[union-attr]
     assert sorted(path.name for path in trials) == ["000000-1", "000001-1"]
     host.epoch = 2
@@ -246,7 +246,7 @@ def test_what_waits_to_start_waits_for_the_next_coordinator(host: Host) -> None:
     """An attempt that an earlier coordinator delivered starts when the next one submits it, too."""
     spec, other = host.spec(0), host.spec(1)
     host.exchange(spec, other, grant_until=None)
-    for name in (spec.container_name, other.container_name):
+    for name in (spec.container.name, other.container.name):
         wait_until(lambda name=name: name in host.containers(), "a prepared container")  # type: ignore[misc]
     host.epoch = 2
     host.exchange(other)
@@ -266,7 +266,7 @@ def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPat
     wait_until(lambda: host.ask(Describe()).state.problem, "the shortage")
     spec = host.spec(0)
     host.exchange(spec)
-    wait_until(lambda: spec.container_name in host.containers(), "the container")
+    wait_until(lambda: spec.container.name in host.containers(), "the container")
     host.exchange(wait_s=0.5)
     assert not _started(spec)
     monkeypatch.undo()
@@ -325,7 +325,7 @@ def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) ->
     host.exchange(runs, ended)
     host.result(1)
     wait_until(lambda: _started(runs), "the container")
-    before = ENGINE.inspect_existing(runs.container_name)
+    before = ENGINE.inspect_existing(runs.container.name)
     request = encode(Exchange(host.service.session, host.setup, None, attempts=(runs,)))
     host.stop()
     host.start()
@@ -333,7 +333,7 @@ def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) ->
     assert host.result(1).status.value == "completed"
     host.exchange(runs)
     assert host.result(0).status.value == "completed"
-    after = ENGINE.inspect_existing(runs.container_name)
+    after = ENGINE.inspect_existing(runs.container.name)
     assert (after.container_id, after.started_at) == (before.container_id, before.started_at)
 
 
@@ -385,7 +385,7 @@ def test_a_coordinator_that_lost_the_run_is_refused(host: Host) -> None:
     refusal = host.exchange(removals=(Removal(spec, keep_folder=False),))
     assert isinstance(refusal, Refusal)
     assert refusal.kind == SupersededEpoch.__name__
-    assert host.containers() == [spec.container_name]
+    assert host.containers() == [spec.container.name]
 
 
 def test_a_stopping_run_refuses_what_waits_and_a_later_one_runs_it(host: Host) -> None:
@@ -456,7 +456,7 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(host: Host) -> None:
     assert host.ask(ListAttempts(session, host.setup)).attempts == {(0, 1), (1, 1)}
     cleaned = host.ask(CleanUp(session, host.setup, frozenset({(0, 1)}), frozenset()))
     assert cleaned.warnings == ()
-    assert host.containers() == [open_.container_name]
+    assert host.containers() == [open_.container.name]
     assert host.ask(ListAttempts(session, host.setup)).attempts == {(1, 1)}
     assert [message.key for message in host.exchange().results] == [(1, 1)]
 
@@ -470,7 +470,7 @@ def test_a_cleanup_ends_what_has_not_ended(host: Host) -> None:
     wait_until(lambda: all(map(_started, (ended, stays))), "both places to be taken")
     waits = host.spec(2)
     host.exchange(waits)
-    wait_until(lambda: waits.container_name in host.containers(), "what is prepared")
+    wait_until(lambda: waits.container.name in host.containers(), "what is prepared")
     durable = frozenset({(0, 1), (2, 1)})
     host.ask(CleanUp(host.service.session, host.setup, durable, frozenset()))
 
@@ -479,7 +479,7 @@ def test_a_cleanup_ends_what_has_not_ended(host: Host) -> None:
         files = [path.name for k in kinds for path in host.service.folder.glob(f"runs/*/*/{k}/*")]
         return [*files, *host.containers()]
 
-    its_own = ["000001-1", "000001-1", stays.container_name]
+    its_own = ["000001-1", "000001-1", stays.container.name]
     wait_until(lambda: left() == its_own, "everything of the two to be removed")
     assert _started(stays)
     assert host.exchange().results == ()
@@ -512,7 +512,7 @@ def test_a_folder_stays_with_its_engine(host: Host, tmp_path: Path) -> None:
 
 
 def _started(spec: AttemptSpec) -> bool:
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     return state is not None and state.has_started
 
 

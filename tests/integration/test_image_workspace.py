@@ -152,7 +152,7 @@ def test_phases_run_in_the_images_folder(app_trials: Trials) -> None:
     spec = app_spec(app_trials, f"{looks}; echo a >a", f"{looks}; cat a; {GRADES}", looks)
     result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0), app_trials.content(result, "agent_stderr")
-    assert not (spec.folder / "workspace").exists()
+    assert not (spec.container.folder / "workspace").exists()
     assert result.scores[0]["ext"]["isolation"]["tampering_suspected"] == []
     references = result.evidence[0]["evidence"]
     assert not {"workspace_before", "workspace_after", "workspace_files"} & references.keys()
@@ -199,7 +199,7 @@ def test_what_the_engine_gives_is_restored(
     first = run_attempt(app_spec(app_trials, CHANGES[name], f"{TREE}{GRADES}"))
     assert problems(first) == {}
     restores(app_trials, first)
-    assert app_trials.containers() == sorted(spec.container_name for spec in app_trials.specs)
+    assert app_trials.containers() == sorted(spec.container.name for spec in app_trials.specs)
 
 
 def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
@@ -207,8 +207,8 @@ def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
     with pytest.MonkeyPatch.context() as patch, trial_context() as context:
         patch.setattr(overlay_changes, "may_read_overlays", lambda: False)
         spec = container_start.with_image_facts(spec, context)
-        container = container_start.stopped_container(spec, context)
-        evidence = EvidenceCollector(trial_outputs(spec), Redactor({}))
+        container = container_start.stopped_container(spec.container, context)
+        evidence = EvidenceCollector(trial_outputs(spec.container), Redactor({}))
         collect_changes(evidence, container)
         assert "problems" not in evidence.ext
     reference = evidence.references["workspace_changes"]
@@ -369,7 +369,7 @@ def test_container_that_is_gone(app_trials: Trials) -> None:
     """A removed container has no changes, and its evidence says so."""
     spec = app_spec(app_trials, "echo x >x")
     run_attempt(spec)
-    ENGINE.remove(spec.container_name)
+    ENGINE.remove(spec.container.name)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("infra_error", "container_removed", None)
     assert problems(result) == {"workspace_changes": "its container is gone"}

@@ -75,7 +75,7 @@ def test_what_phases_find(trials: Trials) -> None:
     task = {"task": {"n": 1, "text": "ü\n"}, "workspace": {"files": {"sub/a.txt": "seeded\r\n"}}}
     bindings = {"model": "m", "deep": {"x": [1, None]}}
     spec, agent, grader = survey(trials, task=task, bindings=bindings)
-    ids = spec.ids
+    ids = spec.evidence.ids
     contract = {
         "AGENTLAB_RUN_ID": ids.run_id,
         "AGENTLAB_TRIAL_ID": ids.trial_id,
@@ -158,9 +158,9 @@ def test_values_from_outside_arrive_whole(trials: Trials, image: str) -> None:
     result = run_attempt(spec)
     for name in ("agent.stdout", "setup.stdout"):
         # Read from the folder itself, because the stored output is redacted.
-        words = (spec.folder / "state" / name).read_bytes().decode().split("\0")
+        words = (spec.container.folder / "state" / name).read_bytes().decode().split("\0")
         assert words == [*(f"<{value}>" for value in ODD_VALUES.values()), ""], name
-    assert (spec.folder / "state" / "grader.stdout").read_bytes() == b"0\n"
+    assert (spec.container.folder / "state" / "grader.stdout").read_bytes() == b"0\n"
     assert brief(result) == ("completed", None, 0)
 
 

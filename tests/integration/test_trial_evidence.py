@@ -185,7 +185,7 @@ def test_workspace_that_is_deep(trials: Trials) -> None:
     assert brief(result) == ("completed", None, 0)
     assert "graded" in listing(trials, result, "workspace_after")
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_nothing_of_the_host_is_read(trials: Trials, tmp_path: Path) -> None:

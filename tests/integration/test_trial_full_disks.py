@@ -43,9 +43,9 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
     disks = FullDisks()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, full_disks=disks)
-        wait_until((spec.folder / "workspace" / "holds").exists)
+        wait_until((spec.container.folder / "workspace" / "holds").exists)
         disks.record_full(getattr(spec.plan, place))
-        (spec.folder / "workspace" / "go").touch()
+        (spec.container.folder / "workspace" / "go").touch()
         result = running.result()
     assert brief(result) == FULL_MEANWHILE
     assert "disk" in problems(result)
@@ -57,7 +57,7 @@ def abandoned(
     """Begin a trial, see its disk full when file `full` is there, leave it at `until_file`."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     gate, disks = StartLimiter(1), FullDisks()
-    workspace = spec.folder / "workspace"
+    workspace = spec.container.folder / "workspace"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate, disks)
         wait_until((workspace / full).exists)
@@ -74,7 +74,7 @@ def abandoned(
 
 def is_running(spec: AttemptSpec) -> bool:
     """Return True if the engine has noted that it started the container."""
-    return ENGINE.inspect_existing(spec.container_name).status == "running"
+    return ENGINE.inspect_existing(spec.container.name).status == "running"
 
 
 @pytest.mark.parametrize("sealed", tiered([{}, AFTER], default=[{}]), ids=["one part", "two parts"])
@@ -84,7 +84,7 @@ def test_seen_before_it_was_adopted(
     """An adopted trial began when its container did, also for the time of a full disk."""
     spec = trials.spec(f"{HOLD} exit 4", GRADES, **sealed)
     disks = abandoned(spec, monkeypatch, "holds", "holds")
-    (spec.folder / "workspace" / "go").touch()
+    (spec.container.folder / "workspace" / "go").touch()
     again = replace(spec, container_may_exist=True)
     assert brief(run_attempt(again, full_disks=disks)) == FULL_MEANWHILE
 
@@ -96,7 +96,7 @@ def test_seen_by_the_coordinator_of_the_first_part(
     second = "touch second; until [ -e on ]; do sleep 0.02; done; "
     spec = trials.spec(f"{HOLD} exit 4", second + GRADES, **AFTER)
     abandoned(spec, monkeypatch, "holds", "second")
-    (spec.folder / "workspace" / "on").touch()
+    (spec.container.folder / "workspace" / "on").touch()
     assert brief(run_attempt(replace(spec, container_may_exist=True))) == FULL_MEANWHILE
 
 

@@ -101,7 +101,7 @@ def test_what_a_container_wrote_is_the_users(
     assert b"closed/deep/file" in after
     assert b"tmp/file" in after
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
     assert user.trials.containers() == []
 
 
@@ -132,7 +132,7 @@ def test_delivery_by_another_user(user: HostsUser, inside: str | None) -> None:
     assert result.verdict == "pass"
     assert (result.outcome, len(result.events)) == ("success", 1)
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
@@ -141,21 +141,21 @@ def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
     spec = user.spec(f"{CLOSED}sleep 300")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(user.run, spec)
-        wait_until((spec.folder / "state" / "done").exists)
-        ENGINE.kill(spec.container_name)
+        wait_until((spec.container.folder / "state" / "done").exists)
+        ENGINE.kill(spec.container.name)
         result = running.result()
     assert brief(result) == ("infra_error", "container_killed", 137)
     assert result.outcome == "success"
     assert b"closed/deep/file" in user.trials.content(result, "workspace_after")
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
     assert user.trials.containers() == []
 
 
 def take_away(spec: AttemptSpec) -> None:
     """Make a trial's workspace root's, closed to everyone else."""
     if os.geteuid() == 0:
-        for path in (spec.folder / "workspace").rglob("*"):
+        for path in (spec.container.folder / "workspace").rglob("*"):
             os.chown(path, 0, 0, follow_symlinks=False)
             path.chmod(0o700)
 
@@ -165,7 +165,7 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     """A folder of root's files that a lost container left becomes evidence, and does not hinder."""
     spec = user.spec(f"{CLOSED}kill -KILL $$")
     user.run(spec)
-    ENGINE.remove(spec.container_name)
+    ENGINE.remove(spec.container.name)
     take_away(spec)
     lost = user.run(replace(spec, container_may_exist=True))
     assert brief(lost) == ("infra_error", "container_removed", None)
@@ -174,7 +174,7 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     result = user.run(spec)
     assert result.status == "agent_error"
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 @thorough
@@ -211,7 +211,7 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> No
     assert (facts["sealed"], facts["agent_user"]) == (sealing, "root" if who is None else uid)
     assert facts["tampering_suspected"] == []
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 @thorough
@@ -227,7 +227,7 @@ def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
     assert brief(again) == ("completed", None, 0), again.message
     assert again.verdict == "pass"
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 @thorough
@@ -248,5 +248,5 @@ def test_workspace_in_the_image(user: HostsUser) -> None:
     assert brief(result) == ("completed", None, 0), result.message
     for attempt in (spec, again):
         user.discard(attempt)
-        assert not attempt.folder.exists()
+        assert not attempt.container.folder.exists()
     assert user.trials.containers() == []

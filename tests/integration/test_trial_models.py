@@ -289,8 +289,8 @@ def test_a_lost_helper_ends_the_trial(models: Models) -> None:
     results: list[AttemptResult] = []
     thread = threading.Thread(target=lambda: results.append(models.run(spec)))
     thread.start()
-    wait_until((spec.folder / "out" / "asked").exists, "the agent's call")
-    docker("kill", f"{spec.container_name}-models")
+    wait_until((spec.container.folder / "out" / "asked").exists, "the agent's call")
+    docker("kill", f"{spec.container.name}-models")
     thread.join()
     (result,) = results
     assert (result.status, result.reason) == ("infra_error", "models_lost")
@@ -309,13 +309,13 @@ def test_a_forwarder_that_dies_is_no_loss(models: Models) -> None:
     results: list[AttemptResult] = []
     thread = threading.Thread(target=lambda: results.append(models.run(spec)))
     thread.start()
-    wait_until((spec.folder / "out" / "asked").exists, "the agent's call")
-    helper = f"{spec.container_name}-models"
+    wait_until((spec.container.folder / "out" / "asked").exists, "the agent's call")
+    helper = f"{spec.container.name}-models"
     first = int(docker("inspect", "--format", "{{.State.Pid}}", helper))
     before = children_of(first)
     docker("exec", helper, "python3", "-c", KILLS_OTHERS)
     wait_until(lambda: children_of(first) not in ([], before), "another forwarder")
-    (spec.folder / "out" / "gate").touch()
+    (spec.container.folder / "out" / "gate").touch()
     thread.join()
     (result,) = results
     assert said(models.trials, result) == {"answer": [200, "right"]}

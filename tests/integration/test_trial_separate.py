@@ -76,7 +76,7 @@ def test_grader_gets_the_artifacts_alone(trials: Trials) -> None:
     assert len(trials.containers()) == 2
     remove_attempt(spec)
     assert trials.containers() == []
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_staged_files_of_the_grader_come_to_its_container_alone(trials: Trials) -> None:
@@ -117,17 +117,19 @@ def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: 
     outputs = [{"path": "/logs", "phase": "agent"}]
     spec = trials.spec(agent, GRADES, runtime={"outputs": outputs}, **separate(path))
     assert brief(run_attempt(spec)) == ("completed", None, 0)
-    state = ENGINE.inspect_existing(spec.container_name)
+    state = ENGINE.inspect_existing(spec.container.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ContainerFiles, "tar_of", None)
-        here = take_artifacts(ENGINE, artifact_source(spec), state, Redactor({}))
+        here = take_artifacts(ENGINE, artifact_source(spec.container), state, Redactor({}))
     assert here.packed[0]["members"] == 8
     assert here.packed[0]["left_out_total"] == 2
     # If something is mounted in it, the host's folder is not all that the container had.
     mounted = replace(state, mounts=(*state.mounts, f"{path}/below"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tars, "small_tar", None)
-        assert take_artifacts(ENGINE, artifact_source(spec), mounted, Redactor({})) == here
+        assert (
+            take_artifacts(ENGINE, artifact_source(spec.container), mounted, Redactor({})) == here
+        )
 
 
 def test_workspace_is_an_artifact_like_any_other(trials: Trials) -> None:
@@ -344,9 +346,9 @@ def test_regrading_restores_the_artifacts(trials: Trials) -> None:
     assert isolation(again)["sealed"] == "separate"
     assert isolation(again)["agent_container"] == isolation(first)["agent_container"]
     assert again.image_ref == PYTHON
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
-    assert ENGINE.inspect(f"{spec.container_name}-grader") is None
+    assert ENGINE.inspect(f"{spec.container.name}-grader") is None
 
 
 def test_regrading_without_stored_artifacts(trials: Trials) -> None:

@@ -171,7 +171,7 @@ def test_writable_files(trials: Trials) -> None:
         spec = trials.spec(agent, task={"files": [entry]}, attempt=attempt)
         assert brief(run_attempt(spec)) == ("completed", None, 0)
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_regrading_copies_again(trials: Trials) -> None:

@@ -67,11 +67,11 @@ def test_names_of_a_trial(trials: Trials) -> None:
     """Names of the container and folders depend only on the run, the slot and the attempt."""
     spec = trials.spec(attempt=3)
     run = spec.run_id
-    assert spec.ids == TrialIds(run, f"{run}-s000007", "base", "t/1", 2)
-    assert spec.slot_commit_id == slot_commit_id(run, 7) != slot_commit_id(run, 8)
-    assert spec.container_name == f"labledger-{trials.ledger_id[:8]}-{run}-7-3"
-    assert spec.folder == spec.plan.run_dir / "trials" / "000007-3"
-    assert spec.labels() == {
+    assert spec.evidence.ids == TrialIds(run, f"{run}-s000007", "base", "t/1", 2)
+    assert spec.evidence.slot_commit_id == slot_commit_id(run, 7) != slot_commit_id(run, 8)
+    assert spec.container.name == f"labledger-{trials.ledger_id[:8]}-{run}-7-3"
+    assert spec.container.folder == spec.plan.run_dir / "trials" / "000007-3"
+    assert spec.container.labels() == {
         "org.labledger.ledger": trials.ledger_id,
         "org.labledger.run": run,
         "org.labledger.slot": "7",
@@ -82,11 +82,17 @@ def test_names_of_a_trial(trials: Trials) -> None:
 def test_what_a_task_overrides(trials: Trials) -> None:
     """A task's own image and time limit win; all limits together and a margin end the trial."""
     plain, overridden = trials.spec(), trials.spec(task={"image": "other", "timeout_s": 7.5})
-    assert (plain.image_id, plain.settings.timeout_s("agent")) == ("sha256:1", PATIENCE_S)
-    assert (overridden.image_id, overridden.settings.timeout_s("agent")) == ("sha256:2", 7.5)
-    assert contract_variables(overridden)["AGENTLAB_TIMEOUT_MS"] == "7500"
-    assert overridden.settings.timeout_s("setup") == 0
-    assert overridden.deadline_s == 7.5 + PATIENCE_S + contract.OUTER_MARGIN_S
+    assert (plain.container.image_id, plain.container.settings.timeout_s("agent")) == (
+        "sha256:1",
+        PATIENCE_S,
+    )
+    assert (overridden.container.image_id, overridden.container.settings.timeout_s("agent")) == (
+        "sha256:2",
+        7.5,
+    )
+    assert contract_variables(overridden.container)["AGENTLAB_TIMEOUT_MS"] == "7500"
+    assert overridden.container.settings.timeout_s("setup") == 0
+    assert overridden.container.deadline_s == 7.5 + PATIENCE_S + contract.OUTER_MARGIN_S
 
 
 def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
@@ -131,13 +137,13 @@ def test_what_the_engine_is_asked_for(trials: Trials, monkeypatch: pytest.Monkey
     """Limits, mounts and rights of a container are as designed, and limits are at least 10 ms."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     spec = trials.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
-    config = container_config(spec)
+    config = container_config(spec.container)
     assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{shared_files.trial_script_name()}"]
     limit = str(100 * PATIENCE_S)
     assert config["Cmd"] == ["1", "1", limit, "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
     resources = {"cpus": 1, "memory_bytes": 6 << 20, "pids": 128}
-    least = container_config(trials.spec(runtime={"resources": resources}))
+    least = container_config(trials.spec(runtime={"resources": resources}).container)
     assert least["Cmd"][8] == "1000", "the kernel knows no higher oom_score_adj"
     assert "User" not in config
     host = config["HostConfig"]
@@ -152,7 +158,7 @@ def test_what_the_engine_is_asked_for(trials: Trials, monkeypatch: pytest.Monkey
     full = trials.spec(
         runtime={"network": "full", "user": "1000", "root_read_only": True, "oci": "crun"}
     )
-    config = container_config(full)
+    config = container_config(full.container)
     assert config["HostConfig"]["Runtime"] == "crun"
     assert config["HostConfig"]["NetworkMode"] == "default"
     assert config["NetworkDisabled"] is False
@@ -178,11 +184,11 @@ def test_only_root_has_capabilities(
     Podman would make them effective. The helper that opens the container's files is root.
     """
     spec = trials.spec(runtime={"user": user})
-    facts = {spec.image_id: ImageFacts(user=of_image)}
+    facts = {spec.container.image_id: ImageFacts(user=of_image)}
     spec = replace(spec, plan=replace(spec.plan, image_facts=facts))
     kept = list(CAPABILITIES) if is_root else []
-    assert container_config(spec)["HostConfig"]["CapAdd"] == kept
-    assert permission_container_config(spec)["HostConfig"]["CapAdd"] == list(CAPABILITIES)
+    assert container_config(spec.container)["HostConfig"]["CapAdd"] == kept
+    assert permission_container_config(spec.container)["HostConfig"]["CapAdd"] == list(CAPABILITIES)
 
 
 def test_docker_rights_are_listed_by_name(trials: Trials) -> None:
@@ -192,8 +198,8 @@ def test_docker_rights_are_listed_by_name(trials: Trials) -> None:
     """
     runtime = {"rights": "docker", "user": "root"}
     spec = trials.spec(runtime=runtime, grading={"mode": "separate"})
-    for container in (spec, separate_grader.grader_spec(spec)):
-        config = container_config(container)
+    for container in (spec, separate_grader.grader_spec(spec.container)):
+        config = container_config(container.container)
         host = config["HostConfig"]
         assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], [])
         assert host["CapAdd"] == [
@@ -202,10 +208,12 @@ def test_docker_rights_are_listed_by_name(trials: Trials) -> None:
             "SYS_CHROOT",
         ]
         assert config["User"] in {"0", "root"}
-        helper = permission_container_config(container)["HostConfig"]
+        helper = permission_container_config(container.container)["HostConfig"]
         assert helper["CapAdd"] == list(CAPABILITIES)
         assert helper["SecurityOpt"] == ["no-new-privileges"]
-    assert container_config(trials.spec())["HostConfig"]["SecurityOpt"] == ["no-new-privileges"]
+    assert container_config(trials.spec().container)["HostConfig"]["SecurityOpt"] == [
+        "no-new-privileges"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +238,7 @@ def test_no_container_of_an_allow_list_writes_raw_packets(
 
     runtime = {"rights": "docker", "user": "root", **network(agent)}
     grading = {"mode": mode} | (network(grader) if grader else {})
-    host = container_config(trials.spec(runtime=runtime, grading=grading))["HostConfig"]
+    host = container_config(trials.spec(runtime=runtime, grading=grading).container)["HostConfig"]
     assert ("NET_RAW" in host["CapAdd"]) is is_raw
     assert len(host["CapAdd"]) == 13 + is_raw
 
@@ -239,7 +247,7 @@ def test_folder_before_the_start(trials: Trials) -> None:
     """Inputs are canonical JSON, and any user may write to the folders for outputs."""
     spec = trials.spec(bindings={"b": 1, "a": "ü"}, environment={"KEY": "secret-value"})
     prepare_trial_folder(spec)
-    inside = spec.folder / "in"
+    inside = spec.container.folder / "in"
     assert (inside / "bindings.json").read_text("utf-8") == '{"a":"ü","b":1}\n'
     assert (inside / "task.json").read_text("utf-8") == '{"id":"t/1","task":{"n":1}}\n'
     assert (inside / "policy.json").read_text("utf-8") == '{"grade_failed_agents":true}\n'
@@ -247,7 +255,7 @@ def test_folder_before_the_start(trials: Trials) -> None:
         *("agent.sh", "bindings.json", "grader.sh", "policy.json", "task.json")
     ]
     for name in ("out", "state", "workspace"):
-        assert (spec.folder / name).stat().st_mode & 0o777 == 0o777
+        assert (spec.container.folder / name).stat().st_mode & 0o777 == 0o777
     assert not any(b"secret-value" in path.read_bytes() for path in inside.iterdir())
 
 
@@ -257,7 +265,7 @@ def test_task_file_without_what_is_the_graders(trials: Trials) -> None:
     runtime = RuntimeOverrides.of_authored({"grader": grader, "env": {"SEEN": "1"}})
     spec = trials.spec(task={"runtime": runtime.as_json()})
     prepare_trial_folder(spec)
-    row = json.loads((spec.folder / "in" / "task.json").read_text("utf-8"))
+    row = json.loads((spec.container.folder / "in" / "task.json").read_text("utf-8"))
     assert row == {"id": "t/1", "task": {"n": 1}, "runtime": {"env": {"SEEN": "1"}}}
     assert spec.task.as_json()["runtime"]["grader"] == {"env": {"EXPECTED": "42"}}
 
@@ -332,9 +340,12 @@ def test_sealed_before_the_start(trials: Trials, sealing: Sealing) -> None:
     agent_user = "agent" if sealing is Sealing.UNREADABLE else None
     spec = trials.spec(runtime={"agent_user": agent_user}, sealing=sealing)
     prepare_trial_folder(spec)
-    config = container_config(spec)
+    config = container_config(spec.container)
     assert config["Cmd"][6:8] == [sealing.value, agent_user or ""]
-    scripts = [str(path.relative_to(spec.folder)) for path in spec.folder.rglob("grader.sh")]
+    scripts = [
+        str(path.relative_to(spec.container.folder))
+        for path in spec.container.folder.rglob("grader.sh")
+    ]
     closed = config["HostConfig"]["Tmpfs"].get("/agentlab/sealed", "")
     mounted = [mount["Target"] for mount in config["HostConfig"]["Mounts"]]
     mounted = [place for place in mounted if place.startswith("/agentlab/sealed")]

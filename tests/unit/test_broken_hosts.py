@@ -140,15 +140,17 @@ def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
         runtime={"rights": "docker", "user": "root"},
         task={"runtime": {"resources": {"cpus": 0.5, "pids": "unlimited"}}},
     )
-    assert spec.settings.runtime.rights is Rights.DOCKER
-    assert spec.settings.runtime.resources.pids is None
+    assert spec.container.settings.runtime.rights is Rights.DOCKER
+    assert spec.container.settings.runtime.resources.pids is None
     defaults = spec.plan.settings.defaults
     grader = GraderPlan.from_json(defaults.phases["grader"].as_json() | {"sealed": True})
     defaults = replace(defaults, phases={**defaults.phases, "grader": grader})
     settings = replace(spec.plan.settings, defaults=defaults)
     spec = replace(spec, plan=replace(spec.plan, settings=settings))
     task = replace(spec.task, payload={"big": 2**80, "n": [1, 1.0, None, "\ud800"]})
-    stored = StoredTrial(spec.ids, {"status": "completed"}, {"evidence": {}}, {"0" * 64: b"\x00"})
+    stored = StoredTrial(
+        spec.evidence.ids, {"status": "completed"}, {"evidence": {}}, {"0" * 64: b"\x00"}
+    )
     regraded = replace(spec, task=task, kind=RegradedTrial(stored), container_may_exist=True)
     setup = RunSetup(RunKey("ledger", "run"), 1, {}, is_sealed=True, known_hosts=frozenset({"a"}))
     sent = [
@@ -169,7 +171,7 @@ def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
         assert arrived == message
         if isinstance(message, Exchange):
             for one, other in zip(arrived.attempts, message.attempts, strict=True):
-                assert one.settings == other.settings
+                assert one.container.settings == other.container.settings
                 assert repr(one) == repr(other), "numbers keep their form"
                 assert one.plan.environment == other.plan.environment
 
@@ -226,7 +228,7 @@ class MadeUpWorker:
     def _result(self, key: AttemptKey) -> ResultMessage:
         spec = self.accepted[key]
         here = replace(spec, plan=replace(spec.plan, store_root=self.store, run_dir=self.store))
-        result = infra_error_result(here, NOW, "host_error", "made up")
+        result = infra_error_result(here.evidence, NOW, "host_error", "made up")
         result = replace(result, resource_use=USE)
         contents = {a.sha256: a.content for a in result.artifacts if a.content is not None}
         return ResultMessage(key, json.dumps(result.as_json()).encode(), contents)
@@ -325,7 +327,7 @@ def run(trials: Trials, tmp_path: Path) -> Run:
 
 def is_whole(future: Future[AttemptResult], spec: AttemptSpec) -> bool:
     result = future.result(PATIENCE_S)
-    return (result.ids, result.message, result.resource_use) == (spec.ids, "made up", USE)
+    return (result.ids, result.message, result.resource_use) == (spec.evidence.ids, "made up", USE)
 
 
 def test_a_request_replaces_the_number_of_the_run_and_its_removal_restores_it(run: Run) -> None:

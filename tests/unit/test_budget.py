@@ -136,7 +136,7 @@ def attempt_at(folder: Path, idx: int, host: str = "", *, uses_models: bool = Tr
 
 
 def add_call(spec: AttemptSpec, number: int, *lines: dict[str, Any]) -> None:
-    journal = spec.folder / JOURNAL
+    journal = spec.container.folder / JOURNAL
     journal.parent.mkdir(parents=True, exist_ok=True)
     call = kit.model_call(number)
     with journal.open("a") as file:

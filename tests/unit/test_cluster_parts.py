@@ -18,9 +18,8 @@ from sample_trials import Trials
 from waiting import wait_until
 
 from labledger.execution.host_state import HostState, Limits, Needs, capacity_of
-from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import GradingMode
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import ResourceOverrides, Resources
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.files.partial_files import DigestMismatch, PartialFile
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
@@ -142,7 +141,9 @@ def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trial
     for _ in range(2):
         arrived = decode(encode(message))
         assert arrived == message
-        assert [spec.settings for spec in arrived.attempts] == [spec.settings for spec in specs]
+        assert [spec.container.settings for spec in arrived.attempts] == [
+            spec.container.settings for spec in specs
+        ]
         plans = [spec.plan for spec in (*arrived.attempts, decode(encode(first)))]
         assert plans[0] is plans[1] is plans[3]
         assert plans[2] == second.plan != first.plan
@@ -151,11 +152,11 @@ def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trial
 def test_a_host_is_chosen_by_image_then_free_slots_then_workspace(trials: Trials) -> None:
     """Among hosts with a free slot, the image decides, then free slots, then the workspace."""
     spec = trials.spec()
-    image = frozenset({spec.image_id})
+    image = frozenset({spec.container.image_id})
     workspace = frozenset({"w"})
 
     def chosen(*hosts: HostState, **taken: int) -> str | None:
-        return choose_host(spec, hosts, taken, ["w"])
+        return choose_host(spec.container, hosts, taken, ["w"])
 
     assert chosen(host("a"), host("b", busy=1), host("c", busy=2)) == "a"
     assert chosen(host("a"), host("b"), a=1) == "b"
@@ -176,18 +177,22 @@ def test_gpus_are_asked_of_the_host_by_every_container(trials: Trials) -> None:
     spec = trials.spec()
 
     def chosen(gpus: str | int, *hosts: HostState) -> str | None:
-        asked = replace(spec.settings.runtime, resources=Resources(gpus=gpus))
-        settings = VariantSettings(replace(spec.settings, runtime=asked))
-        return choose_host(replace(spec, plan=replace(spec.plan, settings=settings)), hosts, {}, [])
+        asked = replace(spec.container.settings.runtime, resources=Resources(gpus=gpus))
+        settings = VariantSettings(replace(spec.container.settings, runtime=asked))
+        return choose_host(
+            replace(spec, plan=replace(spec.plan, settings=settings)).container, hosts, {}, []
+        )
 
     assert chosen(2, host("a", gpus=1), host("b", gpus=2, busy=1)) == "b"
     assert chosen(2, host("a", gpus=1)) is None
     assert chosen("all", host("a", gpus=0), host("b", gpus=1)) == "b"
     assert chosen(4, host("a", gpus=None)) == "a", "it is not known that it has none"
     grader = replace(
-        spec.settings.grading, mode=GradingMode.SEPARATE, resources=ResourceOverrides(gpus=2)
+        spec.container.settings.grading,
+        mode=GradingMode.SEPARATE,
+        resources=ResourceOverrides({"gpus": 2}),
     )
-    trial = replace(spec.settings, grading=grader)
+    trial = replace(spec.container.settings, grading=grader)
     assert Needs.of_trial(trial).gpus == 2
     assert str(Needs(2, 1 << 30, 1)) == "2 CPUs, 1.0 GiB of memory, 1 GPU"
 
@@ -388,7 +393,7 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
 def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
     """Limits of hosts and paused hosts hold until they are lifted."""
     spec, room = trials.spec(), HostCapacity()
-    links, images = [HostLink(f"{name}/1") for name in "ab"], frozenset({spec.image_id})
+    links, images = [HostLink(f"{name}/1") for name in "ab"], frozenset({spec.container.image_id})
     for link in links:
         link.connect("address", Described("s", host(link.name, 4, images=images), 1.0, 1.0))
         link.record_contact(1.0)
@@ -396,8 +401,8 @@ def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
 
     def place_all() -> list[str]:
         placed = []
-        while (chosen := room.choose(spec)) is not None:
-            chosen.reserved[len(chosen.reserved), 1] = spec.image_id
+        while (chosen := room.choose(spec.container)) is not None:
+            chosen.reserved[len(chosen.reserved), 1] = spec.container.image_id
             room.update(chosen)
             placed.append(chosen.name)
         return sorted(placed)
@@ -426,13 +431,17 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
     def rank(link: HostLink) -> tuple[bool, bool, float]:
         assert link.state is not None
         used = max(link.taken, link.state.busy)
-        return used >= link.state.slots, not link.has_image(spec.image_id), used / link.state.slots
+        return (
+            used >= link.state.slots,
+            not link.has_image(spec.container.image_id),
+            used / link.state.slots,
+        )
 
     for number in range(400):
         link = chance.choice(links)
         match chance.randrange(6):
             case 0:
-                images = frozenset({spec.image_id} if chance.randrange(2) else ())
+                images = frozenset({spec.container.image_id} if chance.randrange(2) else ())
                 slots, busy = chance.randrange(4), chance.randrange(3)
                 state = host(link.name, slots, busy, cpus=number % 3, images=images)
                 link.connect("address", Described("s", state, 1.0, 1.0))
@@ -444,20 +453,20 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             case 3 if link.pending:
                 link.pending.popitem()
             case _:
-                if (chosen := host_capacity.choose(spec)) is not None:
+                if (chosen := host_capacity.choose(spec.container)) is not None:
                     link = chosen
-                    has_image = link.has_image(spec.image_id)
-                    assert has_image or not link.awaits_image(spec.image_id)
+                    has_image = link.has_image(spec.container.image_id)
+                    assert has_image or not link.awaits_image(spec.container.image_id)
                     link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
         host_capacity.update(link)
         usable = [link for link in links if link.problem is None]
         slots = {link.name: link.state.slots for link in usable if link.state}
         room = [link for link in usable if link.taken < capacity_of(slots[link.name])]
-        image = spec.image_id
+        image = spec.container.image_id
         free = [link for link in room if link.has_image(image) or not link.awaits_image(image)]
         taken = {link.name: link.taken for link in links}
-        best = choose_host(spec, [link.state for link in free if link.state], taken, [])
-        chosen = host_capacity.choose(spec)
+        best = choose_host(spec.container, [link.state for link in free if link.state], taken, [])
+        chosen = host_capacity.choose(spec.container)
         assert (chosen is None) == (best is None)
         if chosen is not None and best is not None:
             # Hosts that differ only in their names are equally good.

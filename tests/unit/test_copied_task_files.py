@@ -39,14 +39,14 @@ def spec(tmp_path: Path) -> AttemptSpec:
 def unpacked(spec: AttemptSpec) -> Path:
     """Return the folder from which copies are made."""
     (files, _) = spec.task.files or ()
-    return shared_files.unpacked_folder(spec, files.tar)
+    return shared_files.unpacked_folder(spec.container, files.tar)
 
 
 def copied(spec: AttemptSpec, folder: Path) -> list[bytes]:
     """Return the contents of the copies of a new trial."""
     folder.mkdir()
-    shared_files.place_grader_files(spec, folder, folder / "fetched")
-    shared_files.unpack_agent_files(spec, folder)
+    shared_files.place_grader_files(spec.container, folder, folder / "fetched")
+    shared_files.unpack_agent_files(spec.container, folder)
     return [path.read_bytes() for path in sorted(folder.rglob("key"))]
 
 

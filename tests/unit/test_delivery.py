@@ -33,25 +33,27 @@ def spec(tmp_path: Path) -> AttemptSpec:
     """A trial with folders and without a container."""
     spec = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"}).spec(**KEPT)
     for name in ("in", "state", "sealed"):
-        (spec.folder / name).mkdir(parents=True)
+        (spec.container.folder / name).mkdir(parents=True)
     return spec
 
 
 def store_agent_part(spec: AttemptSpec, phases: str = AGENT) -> None:
     ended = ContainerExit(None, state(0).started_at, "2026-01-01T00:00:02.000Z", 2000, "id")
-    AgentPart.of(state(0), ended, phases, FilesystemChanges("before_grading")).write(spec.folder)
+    AgentPart.of(state(0), ended, phases, FilesystemChanges("before_grading")).write(
+        spec.container.folder
+    )
 
 
 def say_go(spec: AttemptSpec) -> None:
-    (spec.folder / "in" / "go").write_text("2026-01-01T00:00:57.000Z")
+    (spec.container.folder / "in" / "go").write_text("2026-01-01T00:00:57.000Z")
 
 
 def test_duration_without_the_wait(spec: AttemptSpec) -> None:
     """The duration has both parts, without the time for which the container waited."""
     store_agent_part(spec)
     say_go(spec)
-    (spec.folder / "state" / "phases").write_text(GRADED)
-    ended = delivery.exit_of(spec, state(0))
+    (spec.container.folder / "state" / "phases").write_text(GRADED)
+    ended = delivery.exit_of(spec.container, state(0))
     assert (ended.exit_status, ended.exit_status_forged) == (0, False)
     assert ended.duration_ms == 5000
 
@@ -60,11 +62,15 @@ def test_duration_without_the_wait(spec: AttemptSpec) -> None:
 def test_what_a_container_can_end_with(spec: AttemptSpec, status: int) -> None:
     """No exit status claims a grader without files, or no grader after delivery."""
     graded = {0, 10, 11, 40, 41}
-    assert delivery.exit_of(spec, state(status)).exit_status_forged is (status in {*graded, 50})
+    assert delivery.exit_of(spec.container, state(status)).exit_status_forged is (
+        status in {*graded, 50}
+    )
     store_agent_part(spec)
-    assert delivery.exit_of(spec, state(status)).exit_status_forged is (status in {*graded, 50})
+    assert delivery.exit_of(spec.container, state(status)).exit_status_forged is (
+        status in {*graded, 50}
+    )
     say_go(spec)
-    ended = delivery.exit_of(spec, state(status))
+    ended = delivery.exit_of(spec.container, state(status))
     assert ended.exit_status_forged is (status in {20, 21, 30, 31, 50})
 
 
@@ -72,8 +78,8 @@ def test_other_phases_than_reported(spec: AttemptSpec) -> None:
     """A report that contradicts `trial.sh` about the agent is forged."""
     store_agent_part(spec, "agent 0 100 201 0\n")
     say_go(spec)
-    (spec.folder / "state" / "phases").write_text(GRADED)
-    ended = delivery.exit_of(spec, state(0))
+    (spec.container.folder / "state" / "phases").write_text(GRADED)
+    ended = delivery.exit_of(spec.container, state(0))
     assert (ended.exit_status_forged, ended.agent_part_phases) == (True, None)
 
 
@@ -98,10 +104,14 @@ def test_report(text: str, expected: str | None) -> None:
 def test_what_was_delivered_is_left_alone(spec: AttemptSpec) -> None:
     """A second delivery changes no file that a grader may use, and leaves no new file."""
     (spec.plan.sealed_dir / "key").write_text("42")
-    inputs.deliver(spec, Engine())
-    files = sorted((spec.folder / "sealed").rglob("*"))
+    inputs.deliver(spec.container, Engine())
+    files = sorted((spec.container.folder / "sealed").rglob("*"))
     assert [file.name for file in files] == ["grader", "key", "in", "grader.sh"]
     before = [file.stat() for file in files]
-    inputs.deliver(spec, Engine())
+    inputs.deliver(spec.container, Engine())
     assert [file.stat() for file in files] == before
-    assert sorted(path.name for path in spec.folder.iterdir()) == ["in", "sealed", "state"]
+    assert sorted(path.name for path in spec.container.folder.iterdir()) == [
+        "in",
+        "sealed",
+        "state",
+    ]

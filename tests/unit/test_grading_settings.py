@@ -8,7 +8,6 @@ import pytest
 from experiment_files import Folder
 
 from labledger.cli.commands import show_runs
-from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import (
     CollectCommand,
     DeclaredArtifact,
@@ -18,6 +17,7 @@ from labledger.experiment.grading_settings import (
     Sealing,
 )
 from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.resource_limits import ResourceOverrides
 from labledger.records import JsonObject
 
 EVERY: JsonObject = {
@@ -42,7 +42,7 @@ READ = GradingSettings(
     allowed_hosts=("example.org",),
     wait_s=60,
     image="grader:1",
-    resources=ResourceOverrides(memory_bytes=2 << 30),
+    resources=ResourceOverrides({"memory_bytes": 2 << 30}),
     workspace="/tests",
     artifacts=(DeclaredArtifact("/app/out", exclude=("*.pyc",), optional=True),),
     collect=(CollectCommand(("dump", "1"), 60, "0"),),

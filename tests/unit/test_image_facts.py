@@ -67,8 +67,8 @@ def test_only_trials_that_want_it_wait(tmp_path: Path, setting: str | None, wait
     """Only the setting and an image with a check give a trial a setup and its time."""
     trials = Trials(tmp_path, {BUSYBOX: "sha256:0"})
     spec = trials.spec(runtime={"healthcheck": setting} if setting else {})
-    assert "setup" not in spec.settings.phases
+    assert "setup" not in spec.container.settings.phases
     facts = ImageFacts(health=HealthWait("check", 10, 5, 20, 3))
     known = replace(spec, plan=replace(spec.plan, image_facts={"sha256:0": facts}))
-    assert ("setup" in known.settings.phases) is waits
-    assert (known.deadline_s > spec.deadline_s) is waits
+    assert ("setup" in known.container.settings.phases) is waits
+    assert (known.container.deadline_s > spec.container.deadline_s) is waits

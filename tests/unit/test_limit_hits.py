@@ -84,14 +84,14 @@ def test_whose_failure_a_killed_first_process_is(
 ) -> None:
     """Only a separate start for the grader proves that the agent had ended."""
     spec = Trials(tmp_path, {}).spec(sealing=sealing, grading=grading)
-    assert spec.sealing is sealing
-    hit = limit_hits.out_of_memory(spec, exit_of(137, agent_part_phases=part))
+    assert spec.container.sealing is sealing
+    hit = limit_hits.out_of_memory(spec.container, exit_of(137, agent_part_phases=part))
     assert (hit.status, hit.reason) == (status, Reason.OUT_OF_MEMORY)
     assert "268,435,456 bytes" in str(hit.message)
 
 
 def counted(spec: AttemptSpec, **files: str) -> None:
-    state = spec.folder / "state"
+    state = spec.container.folder / "state"
     state.mkdir(parents=True)
     for name, text in files.items():
         (state / name).write_text(text)
@@ -101,17 +101,17 @@ def test_an_agent_cannot_add_counters(tmp_path: Path) -> None:
     """Only files that `trial.sh` has written or replaced are read."""
     spec = Trials(tmp_path, {}).spec()
     counted(spec, pressure="", grader_pressure=VERSION_1)
-    assert LimitHits.of_trial(spec, exit_of(0)).as_json(spec) == {}
-    (spec.folder / "state" / "pressure").write_text(VERSION_1)
-    assert LimitHits.of_trial(spec, exit_of(0)).killed == {"agent": 3, "grader": 1}
-    assert LimitHits.of_trial(spec, exit_of(137)).killed == {}
+    assert LimitHits.of_trial(spec.container, exit_of(0)).as_json(spec.container) == {}
+    (spec.container.folder / "state" / "pressure").write_text(VERSION_1)
+    assert LimitHits.of_trial(spec.container, exit_of(0)).killed == {"agent": 3, "grader": 1}
+    assert LimitHits.of_trial(spec.container, exit_of(137)).killed == {}
 
 
 def test_a_passed_trial_keeps_its_outcome(tmp_path: Path) -> None:
     """A limit that a passed trial hit is named, and changes neither status nor reason."""
     spec = Trials(tmp_path, {}).spec()
     counted(spec, pressure=VERSION_2.replace("60000000", "260000000"))
-    outcome = limit_hits.judge(spec, exit_of(0), GradingOutcome(SlotStatus.COMPLETED))
+    outcome = limit_hits.judge(spec.container, exit_of(0), GradingOutcome(SlotStatus.COMPLETED))
     assert (outcome.status, outcome.reason) == (SlotStatus.COMPLETED, None)
     assert outcome.message == (
         "the memory limit of 268,435,456 bytes was hit: the kernel killed 3 processes of the "
@@ -128,7 +128,7 @@ def test_who_starved_the_grader(tmp_path: Path, held: int, status: SlotStatus) -
     spec = Trials(tmp_path, {}).spec()
     counted(spec, pressure=VERSION_2.replace("60000000", str(held)))
     outcome = GradingOutcome(SlotStatus.GRADE_ERROR, Reason.SCORE_MISSING, "no score")
-    assert limit_hits.judge(spec, exit_of(0), outcome).status is status
+    assert limit_hits.judge(spec.container, exit_of(0), outcome).status is status
 
 
 @pytest.mark.parametrize("reason", [Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES])
@@ -136,6 +136,8 @@ def test_no_regrading_gives_such_a_trial_a_verdict(tmp_path: Path, reason: Reaso
     """A regrading cannot judge such a trial, because its grader would lack the same memory."""
     spec = Trials(tmp_path, {}).spec()
     record = {"status": SlotStatus.AGENT_ERROR.value, "reason": reason.value}
-    assert RegradedTrial(StoredTrial(spec.ids, record, {}, {})).is_carried_over(spec)
+    assert RegradedTrial(StoredTrial(spec.evidence.ids, record, {}, {})).is_carried_over(spec.plan)
     record["reason"] = Reason.AGENT_EXIT_NONZERO.value
-    assert not RegradedTrial(StoredTrial(spec.ids, record, {}, {})).is_carried_over(spec)
+    assert not RegradedTrial(StoredTrial(spec.evidence.ids, record, {}, {})).is_carried_over(
+        spec.plan
+    )

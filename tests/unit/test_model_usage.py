@@ -482,7 +482,7 @@ def test_a_regrading_keeps_what_was_counted(
     totals = []
     for idx in range(3):
         again = replace(spec, kind=RegradedTrial(stored.trial(idx)))
-        of_trial = trial_metrics(again, sources, again.kind.counted)
+        of_trial = trial_metrics(again.evidence, sources, again.kind.counted)
         totals.append([(metric.metric_id, metric.source) for metric in of_trial])
     claim = ("claimed_cost_usd", "result")
     assert totals[0] == [claim, *((name, "gateway") for name in USUAL_METRICS)]

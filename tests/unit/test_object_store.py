@@ -215,22 +215,22 @@ class Cluster:
             self.host.folder / "runs" / LEDGER[:12] / RUN / "stores" / "000003-1"
         )
         store_of_run.put_bytes(LARGE)
-        name = event_file_for(self.spec).name
+        name = event_file_for(self.spec.container).name
         events = EventFile(store_of_run.staged_events, name, 1, sha256_hex(OTHER))
         events.path.parent.mkdir(parents=True, exist_ok=True)
         events.path.write_bytes(OTHER)
         result = AttemptResult(
-            ids=self.spec.ids,
+            ids=self.spec.evidence.ids,
             schedule_idx=self.spec.slot.schedule_idx,
-            slot_commit_id=self.spec.slot_commit_id,
+            slot_commit_id=self.spec.evidence.slot_commit_id,
             attempt=self.spec.attempt,
             status=SlotStatus.COMPLETED,
             started_at="2026-01-01T00:00:00.000Z",
             ended_at="2026-01-01T00:00:01.000Z",
             duration_ms=1000,
-            container=self.spec.container_name,
-            image_ref=self.spec.image_ref,
-            image_id=self.spec.image_id,
+            container=self.spec.container.name,
+            image_ref=self.spec.container.image_ref,
+            image_id=self.spec.container.image_id,
             artifacts=(Artifact(sha256_hex(LARGE), len(LARGE), None),),
             events=events,
         )
@@ -258,7 +258,9 @@ class Coordinator:
         run = RunKey(LEDGER, RUN)
         results = ResultTransfer(self.connection, self.cluster.store, run, self.relay)
         spec = self.cluster.spec
-        received: AttemptResult = self._run(results.receive(self.cluster.link, message, spec))
+        received: AttemptResult = self._run(
+            results.receive(self.cluster.link, message, spec.evidence)
+        )
         results.close()
         return received
 

@@ -85,12 +85,12 @@ def test_a_clock_that_went_back_counts_nothing() -> None:
 def test_both_parts_count_and_half_a_number_does_not(tmp_path: Path) -> None:
     """The parts of a trial are added, and a number missing in one part is unknown for both."""
     spec = Trials(tmp_path, {}).spec()
-    state = spec.folder / "state"
+    state = spec.container.folder / "state"
     state.mkdir(parents=True)
     (state / "pressure").write_text(VERSION_2)
     (state / "grader_pressure").write_text(VERSION_1)
-    assert pressure_of(spec.folder)["cpu_some_s"] == 4.5
-    both = pressure_of(spec.folder, spec.grader_folder)
+    assert pressure_of(spec.container.folder)["cpu_some_s"] == 4.5
+    both = pressure_of(spec.container.folder, spec.container.grader_folder)
     assert (both["duration_s"], both["processors"], both["cpu_used_s"]) == (20.0, 2.0, 14.0)
     assert "cpu_some_s" not in both
 
@@ -124,11 +124,11 @@ used 100000000
 def sealed_pressure(tmp_path: Path, text: str) -> dict[str, Any]:
     """Return the pressure of a trial whose grader had its own short start."""
     spec = Trials(tmp_path, {}).spec()
-    state = spec.folder / "state"
+    state = spec.container.folder / "state"
     state.mkdir(parents=True)
     (state / "pressure").write_text(text)
     (state / "grader_pressure").write_text(SHORT_GRADER)
-    return pressure_of(spec.folder, spec.grader_folder)
+    return pressure_of(spec.container.folder, spec.container.grader_folder)
 
 
 def test_an_agent_that_sleeps_waits_for_no_processor(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_phase_whose_own_waiting_is_unknown_was_not_short(tmp_path: Path, text
 def test_files_that_are_no_files(tmp_path: Path) -> None:
     """A link, a FIFO, a folder or a huge file is not read."""
     spec = Trials(tmp_path, {}).spec()
-    state = spec.folder / "state"
+    state = spec.container.folder / "state"
     state.mkdir(parents=True)
     (tmp_path / "elsewhere").write_text(VERSION_2)
     path = state / "pressure"
@@ -198,7 +198,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         lambda: path.write_text(VERSION_2 * 1000),
     ):
         make()
-        assert pressure_of(spec.folder) == {}
+        assert pressure_of(spec.container.folder) == {}
         path.unlink()
     path.mkdir()
-    assert pressure_of(spec.folder) == {}
+    assert pressure_of(spec.container.folder) == {}

@@ -31,21 +31,21 @@ NO_NETWORK = "curl: (6) Could not resolve host: astral.sh\n"
 def spec(tmp_path: Path) -> AttemptSpec:
     spec = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(runtime=OUTPUTS)
     for name in ("outputs/0", "state"):
-        (spec.folder / name).mkdir(parents=True)
+        (spec.container.folder / name).mkdir(parents=True)
     return spec
 
 
 def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingOutcome:
     results = ResultSource(source="rewards", folder="/logs/verifier", log="log.txt", **source)
-    settings = replace(spec.settings, grading=GradingSettings(results=results))
-    object.__setattr__(spec, "settings", settings)
+    settings = replace(spec.container.settings, grading=GradingSettings(results=results))
+    object.__setattr__(spec.container, "settings", settings)
     redactor = Redactor({"KEY": "my-secret-value"})
     trial = GradedTrial(
-        stamp=spec.stamp("2026-01-01T00:00:00.000Z"),
+        stamp=spec.evidence.stamp("2026-01-01T00:00:00.000Z"),
         benchmark=spec.plan.benchmark,
         bindings=spec.plan.bindings,
         source=results,
-        outputs=trial_outputs(spec),
+        outputs=trial_outputs(spec.container),
         redactor=redactor,
         artifacts=lambda: None,
         agent_command=settings.phases["agent"].command,
@@ -59,7 +59,7 @@ def left(spec: AttemptSpec, **files: str | bytes) -> AttemptSpec:
     """Leave files in the output folder; `_` in a name stands for a dot."""
     for name, content in files.items():
         raw = content.encode() if isinstance(content, str) else content
-        (spec.folder / "outputs/0" / name.replace("_", ".")).write_bytes(raw)
+        (spec.container.folder / "outputs/0" / name.replace("_", ".")).write_bytes(raw)
     return spec
 
 
@@ -185,7 +185,7 @@ def test_unusable_rewards(spec: AttemptSpec, files: dict[str, str | bytes]) -> N
 )
 def test_hostile_files(spec: AttemptSpec, make: Callable[[Path], object], reason: str) -> None:
     """Links, FIFOs, folders and huge files are grade errors without waiting."""
-    make(left(spec, reward_txt="1").folder / "outputs/0/reward.json")
+    make(left(spec, reward_txt="1").container.folder / "outputs/0/reward.json")
     outcome = grade(spec)
     assert (outcome.status, outcome.reason, outcome.score) == ("grade_error", reason, None)
 
@@ -225,7 +225,7 @@ def test_a_complaint_in_the_log_of_an_agent(
     spec: AttemptSpec, files: dict[str, str], place: str
 ) -> None:
     """The reward is used or missing as usual, and the outcome quotes the line."""
-    (spec.folder / place).write_text(NO_NETWORK)
+    (spec.container.folder / place).write_text(NO_NETWORK)
     outcome = grade(left(spec, **files))
     has_reward = bool(files)
     assert outcome.status == ("completed" if has_reward else "grade_error")
@@ -244,7 +244,7 @@ def test_a_complaint_in_the_log_of_the_oracle(
     spec: AttemptSpec, files: dict[str, str], place: str
 ) -> None:
     """The oracle's reward of 0, or a missing one, from a broken grader is no verdict."""
-    (spec.folder / place).write_text(NO_NETWORK)
+    (spec.container.folder / place).write_text(NO_NETWORK)
     as_oracle(spec)
     outcome = grade(left(spec, **files))
     assert (outcome.status, outcome.reason) == ("grade_error", "grader_bootstrap_failed")
@@ -262,7 +262,9 @@ def test_another_agent_in_the_place_of_the_oracle(spec: AttemptSpec, change: str
         script.write_bytes(script.read_bytes() + b"my-agent\n")
     elif change == "command":
         command = ("sh", "/agentlab/deps/agent/my-agent.sh", "oracle")
-        spec.settings.phases["agent"] = replace(spec.settings.phases["agent"], command=command)  # type: ignore[index]
+        spec.container.settings.phases["agent"] = replace(
+            spec.container.settings.phases["agent"], command=command
+        )  # type: ignore[index]
     else:
         script.unlink()
     outcome = grade(left(spec, reward_txt="0", log_txt=NO_NETWORK))
@@ -275,9 +277,11 @@ def as_oracle(spec: AttemptSpec) -> None:
     script.parent.mkdir(parents=True)
     script.write_bytes((Path(rewards.__file__).parent / "agent.sh").read_bytes())
     command = ("sh", "/agentlab/deps/agent/agent.sh", "oracle")
-    agent = replace(spec.settings.phases["agent"], command=command)
-    settings = replace(spec.settings, phases={**spec.settings.phases, "agent": agent})
-    object.__setattr__(spec, "settings", settings)
+    agent = replace(spec.container.settings.phases["agent"], command=command)
+    settings = replace(
+        spec.container.settings, phases={**spec.container.settings.phases, "agent": agent}
+    )
+    object.__setattr__(spec.container, "settings", settings)
 
 
 @pytest.mark.parametrize(

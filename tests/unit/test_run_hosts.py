@@ -22,7 +22,8 @@ from labledger import open_ledger
 from labledger.errors import HostLost, InvalidInput
 from labledger.execution.host_state import HostState
 from labledger.execution.unfinished_slots import UnfinishedSlot
-from labledger.experiment.runtime_sections import Resources, Runtime
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import Dispatch
@@ -69,7 +70,7 @@ class Hosts(Trials):
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:  # type: ignore[override]
         key = spec.slot.schedule_idx, spec.attempt
-        asked = spec.settings.runtime.resources.memory_bytes or 0
+        asked = spec.container.settings.runtime.resources.memory_bytes or 0
         for host in (spec.host,) if spec.host else self.free_hosts():
             if spec.host or asked <= self.memory_bytes[host]:
                 self.taken[key] = self.placed[key] = host

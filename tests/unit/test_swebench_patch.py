@@ -45,11 +45,11 @@ def predicted(
     if status is SlotStatus.GRADE_ERROR:
         outcome = GradingOutcome(status, Reason.GRADER_EXIT_NONZERO, "it failed")
     trial = GradedTrial(
-        stamp=spec.stamp("2026-01-01T00:00:00.000Z"),
+        stamp=spec.evidence.stamp("2026-01-01T00:00:00.000Z"),
         benchmark=spec.plan.benchmark,
         bindings=spec.plan.bindings,
         source=ResultSource(source="swebench"),
-        outputs=trial_outputs(spec),
+        outputs=trial_outputs(spec.container),
         redactor=Redactor({"KEY": "my-secret-value"}),
         artifacts=lambda: artifacts,
     )

@@ -91,7 +91,9 @@ def test_what_other_commands_made(
     if "collect" in commands:
         lines.append(f"collect_1 0 {end} {end + 100} 0")
     runtime = {"processes": processes} if processes == "keep" else {}
-    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime))
+    isolation = isolation_of(
+        Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime).container
+    )
     write(isolation.folder / "state/phases", "\n".join(lines) + "\n")
     state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(upper))
     expected = {"/setup/changed", "/setup/new"}
@@ -131,7 +133,9 @@ def test_compiled_code_is_the_graders_after_its_mark(
 ) -> None:
     """Without a mark of `trial.sh` newer than the agent, compiled code is suspected."""
     runtime = {"processes": processes} if processes == "keep" else {}
-    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime))
+    isolation = isolation_of(
+        Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime).container
+    )
     upper, marker = tmp_path / "upper", isolation.folder / "state/grading"
     if mark == "early":
         write(marker)
@@ -161,7 +165,7 @@ def test_the_first_change_of_an_agent(tmp_path: Path, later_cs: int, is_setups: 
     write(tmp_path / "upper/opt/x")
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     begin = int(((tmp_path / "upper/opt/x").stat().st_ctime - booted) * 100) + later_cs
-    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec())
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec().container)
     phases = f"setup 0 {begin - 50} {begin - 3} 0\nagent 0 {begin} {begin + 100} 0\n"
     state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(tmp_path / "upper"))
     inspected = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
@@ -229,7 +233,7 @@ def test_artifacts_are_ordinary(tmp_path: Path) -> None:
     artifacts = [{"path": "/swebench/model.patch"}, {"path": "/opt/out/"}, {"path": "/"}]
     spec = trials.spec(grading={"mode": "separate", "artifacts": artifacts})
     changed = ["/swebench/model.patch", "/swebench", "/opt/out/x", "/opt/other", "/swebench/more"]
-    paths = suspicious_paths(changed, isolation_of(spec).own_folders)
+    paths = suspicious_paths(changed, isolation_of(spec.container).own_folders)
     assert paths == (("/opt/other", "/swebench/more"), 2)
 
 

@@ -15,7 +15,8 @@ from labledger.experiment.experiment_differences import differences
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.runtime_sections import Resources, Runtime
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.task_row import Task, is_certainly_valid
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject, canonical_json
@@ -147,7 +148,7 @@ def test_limits_can_be_lifted_and_set(folder: Folder) -> None:
     assert ExperimentPlan.of_document(stored) == resolved.plan
     none = {"resources": Resources(None, None, None).as_json()}
     trials = Trials(folder.path, {"labledger/busybox:1": "sha256:1"})
-    host = container_config(trials.spec(runtime=none))["HostConfig"]
+    host = container_config(trials.spec(runtime=none).container)["HostConfig"]
     limits = ("Memory", "MemorySwap", "NanoCpus", "PidsLimit")
     assert [host[name] for name in limits] == [0, 0, 0, 0]
 
@@ -364,21 +365,21 @@ def test_changes_are_said(folder: Folder) -> None:
 def test_a_trial_has_the_image_of_its_task(tmp_path: Path, row: JsonObject) -> None:
     """In either form, the container runs the task's image and gets its name."""
     spec = Trials(tmp_path, {"other": "sha256:2"}).spec(task=row)
-    assert (spec.image_ref, spec.image_id) == ("other", "sha256:2")
-    assert contract_variables(spec)["AGENTLAB_TASK_IMAGE"] == "other"
-    assert container_config(spec)["Image"] == "sha256:2"
+    assert (spec.container.image_ref, spec.container.image_id) == ("other", "sha256:2")
+    assert contract_variables(spec.container)["AGENTLAB_TASK_IMAGE"] == "other"
+    assert container_config(spec.container)["Image"] == "sha256:2"
 
 
 def test_storage_and_gpus_in_a_container(tmp_path: Path) -> None:
     """The engine gets a size limit for the container's files, and a request for GPUs."""
     trials = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"})
     task: JsonObject = {"runtime": {"resources": {"storage_bytes": 1 << 30, "gpus": 2}}}
-    host = container_config(trials.spec(task=task))["HostConfig"]
+    host = container_config(trials.spec(task=task).container)["HostConfig"]
     assert host["StorageOpt"] == {"size": "1073741824"}
     assert host["DeviceRequests"] == [{"Count": 2, "Capabilities": [["gpu"]]}]
     task["runtime"]["resources"] = {"gpus": "all"}
-    host = container_config(trials.spec(task=task))["HostConfig"]
+    host = container_config(trials.spec(task=task).container)["HostConfig"]
     assert host["DeviceRequests"][0]["Count"] == -1
     task["runtime"]["resources"] = {"gpus": 0}
-    host = container_config(trials.spec(task=task))["HostConfig"]
+    host = container_config(trials.spec(task=task).container)["HostConfig"]
     assert not host.keys() & {"StorageOpt", "DeviceRequests"}

@@ -61,7 +61,7 @@ def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
 def collected(
     spec: AttemptSpec, agent: LoggedAgent, counted: FinalMetrics | None = None
 ) -> EvidenceCollector:
-    evidence = EvidenceCollector(trial_outputs(spec), redactor_for(spec))
+    evidence = EvidenceCollector(trial_outputs(spec.container), redactor_for(spec.container))
     collect_trajectory(evidence, agent, counted)
     return evidence
 
@@ -165,7 +165,9 @@ def test_output_folder(trials: Trials) -> None:
         runtime={"outputs": [{"path": "/logs/agent", "phase": "agent"}]},
     )
     prepare_trial_folder(spec)
-    (spec.folder / "outputs/0/trajectory.json").write_text(json.dumps(trajectory(ASKED)), "utf-8")
+    (spec.container.folder / "outputs/0/trajectory.json").write_text(
+        json.dumps(trajectory(ASKED)), "utf-8"
+    )
     assert document(collected(spec, LoggedAgent()))["steps"][0]["message"] == ASKED["message"]
 
 
@@ -174,9 +176,9 @@ def spec(trials: Trials) -> AttemptSpec:
     """A prepared trial whose agent printed a log of Claude Code."""
     spec = trials.spec(script("exit 0"), script(scores()))
     prepare_trial_folder(spec)
-    (spec.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
     log = LOGS["claude-code.stream"].read_bytes()
-    (spec.folder / "state" / "agent.stdout").write_bytes(log)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(log)
     return spec
 
 
@@ -202,7 +204,7 @@ def test_usage_of_the_gateway(spec: AttemptSpec) -> None:
         Usage(90, 1600, output=5),
     ]
     calls = [call(number, usage) for number, usage in enumerate(usages, 1)]
-    write_calls(spec.folder, *calls)
+    write_calls(spec.container.folder, *calls)
     steps = document(collected(spec, CLAUDE))["steps"]
     assert [step["metrics"]["completion_tokens"] for step in steps] == [40, 12, 5]
     assert [step["extra"]["call"] for step in steps] == [1, 3, 4]
@@ -218,12 +220,12 @@ def test_totals_are_the_gateways(spec: AttemptSpec, origin: str) -> None:
     if origin == "agent":
         claims = {"total_cost_usd": 0.0, "total_prompt_tokens": 1}
         written = trajectory(ASKED, ANSWERED) | {"final_metrics": claims}
-        (spec.folder / "out" / "trajectory.json").write_text(json.dumps(written), "utf-8")
+        (spec.container.folder / "out" / "trajectory.json").write_text(json.dumps(written), "utf-8")
         agent = LoggedAgent()
     calls = [call(1, Usage(1000, 300, output=40)), call(2, Usage(7, output=1))]
-    write_calls(spec.folder, *calls)
+    write_calls(spec.container.folder, *calls)
     if origin == "gateway":
-        record(spec.folder, 1, "Hello.")
+        record(spec.container.folder, 1, "Hello.")
     evidence = collected(spec, agent, counted_totals(calls, PRICES))
     assert evidence.ext["trajectory"]["origin"] == origin
     final = document(evidence)["final_metrics"]
@@ -253,9 +255,9 @@ def test_cut_log(trials: Trials, *, earlier: bool) -> None:
     agent = replace(CLAUDE, max_log_bytes=limit, max_stdout_bytes=limit + 50_000 * earlier)
     spec = trials.spec(script("exit 0"), script(scores()), runtime={"max_log_bytes": limit})
     prepare_trial_folder(spec)
-    (spec.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
     log = (content + b" " * 50_000)[: kept_size(limit) if earlier else limit + 100]
-    (spec.folder / "state" / "agent.stdout").write_bytes(log)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(log)
     evidence = collected(spec, agent)
     [cut] = evidence.ext["trajectory"]["cuts"]
     assert cut == f"the agent printed more than {limit:,} bytes, and the rest is lost"
@@ -268,8 +270,8 @@ def test_cut_log(trials: Trials, *, earlier: bool) -> None:
 def test_whole_log(trials: Trials, spec: AttemptSpec) -> None:
     """A log beyond the stored limit, but within the kept limit, is read whole."""
     content = LOGS["claude-code.stream"].read_bytes()
-    (spec.folder / "state").mkdir(exist_ok=True)
-    (spec.folder / "state" / "agent.stdout").write_bytes(content)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(content)
     agent = replace(CLAUDE, max_log_bytes=100, max_stdout_bytes=len(content))
     evidence = collected(spec, agent)
     assert "cuts" not in evidence.ext["trajectory"]
@@ -279,10 +281,10 @@ def test_whole_log(trials: Trials, spec: AttemptSpec) -> None:
 def test_whole_log_of_the_size_of_a_cut_one(spec: AttemptSpec) -> None:
     """A log that ends with a line is whole, even at the size where earlier versions cut logs."""
     content = LOGS["claude-code.stream"].read_bytes()
-    (spec.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
     limit = len(content)
     padding = b" " * (kept_size(limit) - limit - 1) + b"\n"
-    (spec.folder / "state" / "agent.stdout").write_bytes(content + padding)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(content + padding)
     evidence = collected(spec, replace(CLAUDE, max_log_bytes=limit, max_stdout_bytes=1 << 20))
     assert "cuts" not in evidence.ext["trajectory"]
 
@@ -315,11 +317,11 @@ def test_huge_amounts(trials: Trials) -> None:
 
 def test_log_in_a_file(spec: AttemptSpec) -> None:
     """A log is read only from the named file in the agent's output."""
-    inside = spec.folder / "out" / "agent"
+    inside = spec.container.folder / "out" / "agent"
     inside.mkdir(parents=True)
     content = LOGS["mini-swe-agent.trajectory"].read_bytes()
     (inside / "mini.traj.json").write_bytes(content)
-    (spec.folder / "mini.traj.json").write_bytes(content)
+    (spec.container.folder / "mini.traj.json").write_bytes(content)
     for path, there in [
         ("/agentlab/out/agent/mini.traj.json", True),
         ("/agentlab/out/../mini.traj.json", False),
@@ -333,8 +335,8 @@ def test_log_in_a_file(spec: AttemptSpec) -> None:
 
 def test_record_of_the_gateway(spec: AttemptSpec) -> None:
     """The gateway's record wins over the agent's log, with its own names and times."""
-    write_calls(spec.folder, call(1, Usage(10, output=3), status=200, model_served="m-1"))
-    record(spec.folder, 1, "Good morning.", {"<time 1>": "2026-01-31"})
+    write_calls(spec.container.folder, call(1, Usage(10, output=3), status=200, model_served="m-1"))
+    record(spec.container.folder, 1, "Good morning.", {"<time 1>": "2026-01-31"})
     evidence = collected(spec, CLAUDE)
     assert evidence.ext["trajectory"] == {"origin": "gateway", "steps": 2}
     asked, answered = document(evidence)["steps"]
@@ -346,9 +348,9 @@ def test_record_of_the_gateway(spec: AttemptSpec) -> None:
 
 def test_broken_record(spec: AttemptSpec) -> None:
     """An unreadable record is reported, and the agent's log is used instead."""
-    (spec.folder / RECORD).mkdir(parents=True)
-    (spec.folder / RECORD / "000001.json").write_bytes(b"{")
-    record(spec.folder, 2, "of a call that the journal does not have")
+    (spec.container.folder / RECORD).mkdir(parents=True)
+    (spec.container.folder / RECORD / "000001.json").write_bytes(b"{")
+    record(spec.container.folder, 2, "of a call that the journal does not have")
     evidence = collected(spec, CLAUDE)
     assert evidence.ext["trajectory"]["origin"] == "agent_log"
 
@@ -370,8 +372,10 @@ def test_defect_of_a_reader(spec: AttemptSpec, monkeypatch: pytest.MonkeyPatch) 
 def test_large_trajectory(spec: AttemptSpec) -> None:
     """A large document goes to the artifact store, and its index to the ledger."""
     steps = [{"source": "user", "message": "m" * 20_000}] * 50
-    (spec.folder / "state" / "agent.stdout").write_bytes(b"")
-    (spec.folder / "out" / "trajectory.json").write_text(json.dumps(trajectory(*steps)), "utf-8")
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(b"")
+    (spec.container.folder / "out" / "trajectory.json").write_text(
+        json.dumps(trajectory(*steps)), "utf-8"
+    )
     evidence = collected(spec, CLAUDE)
     assert len(document(evidence)["steps"]) == 50
     artifact = evidence.artifacts[digest_of(evidence.references["trajectory"])]
@@ -382,8 +386,8 @@ def test_large_trajectory(spec: AttemptSpec) -> None:
 
 def test_huge_log(spec: AttemptSpec) -> None:
     """A log that would take hours is not read, and its size is reported."""
-    (spec.folder / "out" / "agent").mkdir(parents=True)
-    with (spec.folder / "out" / "agent" / "log.json").open("wb") as file:
+    (spec.container.folder / "out" / "agent").mkdir(parents=True)
+    with (spec.container.folder / "out" / "agent" / "log.json").open("wb") as file:
         file.truncate(100 << 30)
     path = "/agentlab/out/agent/log.json"
     evidence = collected(spec, LoggedAgent("mini-swe-agent", "2.4.6", None, {"trajectory": path}))
@@ -396,7 +400,7 @@ def test_log_behind_a_link(spec: AttemptSpec, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     content = LOGS["mini-swe-agent.trajectory"].read_bytes()
     (tmp_path / "elsewhere" / "log.json").write_bytes(content)
-    (spec.folder / "out" / "agent").symlink_to(tmp_path / "elsewhere")
+    (spec.container.folder / "out" / "agent").symlink_to(tmp_path / "elsewhere")
     path = "/agentlab/out/agent/log.json"
     agent = LoggedAgent("mini-swe-agent", "2.4.6", None, {"trajectory": path})
     assert "trajectory" not in collected(spec, agent).references

@@ -51,6 +51,7 @@ from labledger.hosts.host_transport import ClusterConnection
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_grants import Amounts, KeySource
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.life.start_limiter import StartRefused
 
 _FIRST_CONTACT_S = 10.0
@@ -162,17 +163,17 @@ class ClusterExecutor:
                 self.exchanges.hosts.link(spec.host)
                 return spec
             host_capacity = self._state.host_capacity
-            chosen = host_capacity.choose(spec)
+            chosen = host_capacity.choose(spec.container)
             links = self._state.links.values()
             is_too_large = (
                 chosen is None
                 and host_capacity.has_room
-                and not host_capacity.is_awaited(spec, links)
+                and not host_capacity.is_awaited(spec.container, links)
             )
-            self._state.blocked.too_large = spec if is_too_large else None
+            self._state.blocked.too_large = spec.container if is_too_large else None
             if chosen is None:
                 return None
-            chosen.reserved[key] = spec.image_id
+            chosen.reserved[key] = spec.container.image_id
             host_capacity.update(chosen)
             return spec.on_host(chosen.name)
 
@@ -252,10 +253,10 @@ class ClusterExecutor:
             link = self._state.links.get(spec.host)
             return link is not None and spec.key in link.started
 
-    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
+    def restart_notices(self) -> list[tuple[ContainerSpec, str]]:
         return list(drain(self._state.restarts))
 
-    def paused_attempts(self) -> list[AttemptSpec]:
+    def paused_containers(self) -> list[ContainerSpec]:
         return list(drain(self._state.paused))
 
     def warnings(self) -> list[str]:

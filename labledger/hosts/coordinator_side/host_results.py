@@ -47,9 +47,9 @@ from labledger.records.attempt_result import (
 )
 from labledger.records.model_calls import Api
 from labledger.records.outcomes import NEVER_RUN
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.evidence_collection import EVIDENCE_SCHEMA
 from labledger.trial.evidence.grading import PREDICTION_SCHEMA, SCORE_SCHEMA
+from labledger.trial.evidence_spec import EvidenceSpec
 from labledger.trial.output_folders import event_file_for
 
 MAX_FILE_BYTES = 64 << 30
@@ -68,7 +68,7 @@ class BadResult(HostRefused):
     """A host sent no result of the attempt. The text continues a sentence."""
 
 
-def read_result(message: ResultMessage, spec: AttemptSpec, staged_events: Path) -> AttemptResult:
+def read_result(message: ResultMessage, spec: EvidenceSpec, staged_events: Path) -> AttemptResult:
     """Return the result in a message. A file of events will be in `staged_events`.
 
     Raises `BadResult` if the message holds no result, or a result of another attempt.
@@ -181,16 +181,16 @@ def _require_calls(result: AttemptResult) -> None:
         raise TypeMismatch("two calls to models have the same number, or they are not in order")
 
 
-def _require_names(result: AttemptResult, spec: AttemptSpec) -> None:
+def _require_names(result: AttemptResult, spec: EvidenceSpec) -> None:
     expected = {
         "ids": spec.ids,
-        "schedule_idx": spec.slot.schedule_idx,
+        "schedule_idx": spec.schedule_idx,
         "slot_commit_id": spec.slot_commit_id,
         "attempt": spec.attempt,
-        "container": spec.container_name,
+        "container": spec.container.name,
     }
-    if not spec.kind.is_carried_over(spec):
-        expected |= {"image_ref": spec.image_ref, "image_id": spec.image_id}
+    if not spec.is_carried_over:
+        expected |= {"image_ref": spec.container.image_ref, "image_id": spec.container.image_id}
     for name, value in expected.items():
         if (actual := getattr(result, name)) != value:
             shown = json.dumps(str(actual))[:200]
@@ -198,12 +198,12 @@ def _require_names(result: AttemptResult, spec: AttemptSpec) -> None:
 
 
 def _require_files(
-    result: AttemptResult, spec: AttemptSpec, contents: Mapping[str, bytes], events_size: int
+    result: AttemptResult, spec: EvidenceSpec, contents: Mapping[str, bytes], events_size: int
 ) -> None:
     """Raise `BadResult` unless the files have digests as names, and sizes within bounds."""
     sizes = {artifact.sha256: artifact.size for artifact in result.artifacts}
     if isinstance(result.events, EventFile):
-        if result.events.name != event_file_for(spec).name:
+        if result.events.name != event_file_for(spec.container).name:
             shown = json.dumps(result.events.name)[:200]
             raise BadResult(f"names a file of events of another attempt: {shown}")
         sizes[result.events.sha256 or ""] = events_size
@@ -228,7 +228,7 @@ class ResultTransfer:
     """Transfers of artifacts by digest, because two results may share an artifact."""
 
     async def receive(
-        self, link: HostLink, message: ResultMessage, spec: AttemptSpec
+        self, link: HostLink, message: ResultMessage, spec: EvidenceSpec
     ) -> AttemptResult:
         """Return the result of an attempt once all files that it refers to are durable here.
 

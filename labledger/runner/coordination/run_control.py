@@ -289,7 +289,7 @@ class CancelledAttempts:
         else:
             # Earlier attempts stay, and an earlier coordinator may have begun this one.
             now, message = clock.utc_now(), cancellation.reason
-            result = infra_error_result(spec, now, Reason.CANCELLED, message)
+            result = infra_error_result(spec.evidence, now, Reason.CANCELLED, message)
             if not commit_queue.commit_or_stage(result, final=True):
                 return False
         self.never_ran.pop(0)
