@@ -21,7 +21,7 @@ DEFAULT_LEASE_TTL_S = 30.0
 
 def this_process() -> Owner:
     """Return the identity of this process."""
-    return Owner(host=_host(), pid=os.getpid(), process_token=_process_token(os.getpid()) or "")
+    return Owner(host=_host(), pid=os.getpid(), process_token=process_token_of(os.getpid()) or "")
 
 
 def is_live(lease: LeaseInfo | None) -> bool:
@@ -41,7 +41,7 @@ def process_is_dead(owner: Owner) -> bool:
     """
     if owner.host != _host() or not owner.process_token or _is_hidden(owner.pid):
         return False
-    return _process_token(owner.pid) != owner.process_token
+    return process_token_of(owner.pid) != owner.process_token
 
 
 def machine_id() -> str:
@@ -89,7 +89,7 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-def _process_token(pid: int) -> str | None:
+def process_token_of(pid: int) -> str | None:
     """Return the start time of a process, or None if there is no such process.
 
     A later process with the same id has another start time.

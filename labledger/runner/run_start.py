@@ -340,7 +340,7 @@ def start_run(
     """
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
-    _require_run_id(run_id)
+    require_run_id(run_id)
     _warn_of_other_size(experiment, options)
     with RunStart.opened(options) as start:
         check_limits(experiment.plan, options.budget)
@@ -439,7 +439,7 @@ def _refuse_existing(lab: LabFolder, run_id: str) -> None:
     )
 
 
-def _require_run_id(run_id: str) -> None:
+def require_run_id(run_id: str) -> None:
     """Raise `InvalidInput` for an id that cannot name a folder and a container."""
     if not RUN_ID.fullmatch(run_id):
         characters = "letters, digits and _ . -, starting with a letter or digit"

@@ -94,7 +94,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentProfile:
 @pytest.fixture(scope="session")
 def patchelf() -> Path:
     """The folder of patchelf in the user's cache."""
-    return installation._tool(installation._cache(None), PATCHELF)
+    return installation.tool(installation._cache(None), PATCHELF)
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_the_reason_of_npm_is_shown(empty_registry: str, tmp_path: Path) -> None:
     """A package that npm cannot install is named with npm's own reason, without npm's debug
     log."""
-    tools = NodeTools(installation._tool(installation._cache(None), NODE))
+    tools = NodeTools(installation.tool(installation._cache(None), NODE))
     with pytest.raises(ClientFailed) as raised:
         install_npm_package(tools, ["tiny-agent@7.0.0"], tmp_path / "packages")
     message = raised.value.message

@@ -30,7 +30,7 @@ def _chart_process() -> Iterator[ChartProcess]:
 @pytest.fixture
 def one_chart_process(_chart_process: ChartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the charts of all tests in one extra process."""
-    monkeypatch.setattr(chart_drawing, "_svg", _chart_process.svg)
+    monkeypatch.setattr(chart_drawing, "draw_svg", _chart_process.svg)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def complete_lab(folder: Path) -> Path:
     """A lab with a completed run of six slots: a retried one, a pruned one, large artifacts."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
-        frozen = writer._store.put_bytes(FROZEN)
+        frozen = kit.store_of(writer).put_bytes(FROZEN)
         file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
         resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
         lease = kit.begin_run(writer, 6, resolved=resolved, prices=kit.PRICES)
@@ -41,7 +41,7 @@ def complete_lab(folder: Path) -> Path:
         writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
-        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        stored = Artifact(*kit.store_of(writer).put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(3, stored),)
         metrics = (MetricValue("large", "result", 2**60 + 1), MetricValue("text", "result", ""))
         changes: dict[str, Any] = {"artifacts": (stored,), "evidence": evidence}

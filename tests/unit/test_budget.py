@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+from coordinator_runs import plan_of
 from experiment_files import Folder
-from test_coordinator import plan_of
 
 from labledger import clock
 from labledger.errors import InvalidInput

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
-from test_coordinator import CAPACITY, SLOTS, WIDTH, Run, Trials
+from coordinator_runs import CAPACITY, SLOTS, WIDTH, Run, Trials
 
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import Spent, StagedAttempt

@@ -194,7 +194,7 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
         tick(3, waiting=1),
     ):
         watcher(event)
-    Console(file=shown, width=width).print(watcher._draw())
+    Console(file=shown, width=width).print(watcher.draw())
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     for phrase in ("3 of 10 trials saved", "3 running", "1 waiting to be saved", "0s elapsed"):
@@ -279,7 +279,7 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
     watcher = run_display.LiveWatcher()
     for event in (STARTED, tick(11, waiting=0, hosts=few)):
         watcher(event)
-    console.print(watcher._draw())
+    console.print(watcher.draw())
     assert "b/2: it does not answer" in console.file.getvalue()  # type: ignore[attr-defined]
     many = [*few[1:], *(host(f"n/{number}", 1) for number in range(1000))]
     view.add(tick(11, waiting=0, hosts=many))

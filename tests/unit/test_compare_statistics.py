@@ -434,12 +434,12 @@ def test_two_ways_of_counting_agree() -> None:
         sizes = np.abs(values[values != 0]).astype(float)
         total = abs(float(values.sum()))
         limit = (sizes.sum() - total) / 2
-        halves = sign_flip_test._share_up_to(sizes, limit)
-        lattice = sign_flip_test._lattice_share(sizes, int(limit))
+        halves = sign_flip_test.share_up_to(sizes, limit)
+        lattice = sign_flip_test.lattice_share(sizes, int(limit))
         assert halves == pytest.approx(lattice)
         if total:
             # The sums are every second whole number, so the continuity correction is half a step.
-            approximate = sign_flip_test._saddlepoint_tail(sizes, total - 1)
+            approximate = sign_flip_test.saddlepoint_tail(sizes, total - 1)
             assert approximate == pytest.approx(lattice, rel=0.03)
 
 
@@ -449,8 +449,8 @@ def test_the_saddlepoint_is_good_to_a_hundredth() -> None:
     for shift in (0.2, 0.5, 1.0):
         values = chance.exponential(1, 30) * chance.choice([-1, 1], 30) + shift
         sizes, total = np.abs(values), abs(float(values.sum()))
-        exact = sign_flip_test._share_up_to(sizes, (sizes.sum() - total) / 2)
-        assert sign_flip_test._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
+        exact = sign_flip_test.share_up_to(sizes, (sizes.sum() - total) / 2)
+        assert sign_flip_test.saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
 
 
 def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:

@@ -87,7 +87,7 @@ def test_exclusions() -> None:
 
 
 def requests(wanted: dict[str, ChangeKind], *not_whole: str) -> list[tuple[str, bool]]:
-    requests = engine_archives._requests(
+    requests = engine_archives.archive_requests(
         wanted, lambda path: (False, path), lambda path: path in not_whole
     )
     return [(request.path, request.whole) for request in requests]

@@ -56,7 +56,7 @@ def rows(ledger: Ledger, kind: str) -> list[tuple[Any, ...]]:
     boolean = [column.type is committed_rows.ColumnType.BOOLEAN for column in table.columns]
     return [
         tuple(bool(v) if b and v is not None else v for v, b in zip(row, boolean, strict=True))
-        for row in ledger._reader.flat_rows(kit.RUN, kind)
+        for row in ledger.reader.flat_rows(kit.RUN, kind)
     ]
 
 
@@ -169,7 +169,7 @@ def test_a_stream_holds_the_same_bytes(ledger: Ledger, form: str, tmp_path: Path
 
 def test_nothing_is_sorted_in_memory(path: Path, ledger: Ledger) -> None:
     """SQLite reads every table in key order, so no export sorts all rows in memory."""
-    with ledger._reader._snapshot("explain") as connection:
+    with ledger.reader._snapshot("explain") as connection:
         for kind, table in committed_rows.TABLES.items():
             plan = connection.execute(f"EXPLAIN QUERY PLAN {table.sql}", (1,)).all()
             assert not [row for row in plan if "TEMP B-TREE" in row[-1]], kind

@@ -104,5 +104,5 @@ def test_an_artifact_that_could_not_be_kept(
     monkeypatch.setattr(trial_kinds, "facts_of_trial", lambda *_: {})
     monkeypatch.setattr(ArtifactStore, "put_bytes", no_room)
     with trial_context(full_disks=disks) as context, pytest.raises(DiskFull):
-        worker._collect_result(spec, context, ended)
+        worker.collect_trial_result(spec, context, ended)
     assert disks.were_full_since([spec.plan.store_root], 0.0)

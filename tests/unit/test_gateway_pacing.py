@@ -130,7 +130,7 @@ def test_a_long_wait_lets_one_request_try() -> None:
         tasks = await enter(pace, 3)
         assert not any(task.done() for task in tasks)
         clock.now += 10
-        pace._wake()
+        pace.wake()
         await turns()
         assert [task.done() for task in tasks] == [True, False, False]
         pace.answered(ONE, clock.now)
@@ -277,7 +277,7 @@ def test_limits_of_one_attempt_do_not_keep_a_new_one_from_its_first_call(request
                 pace.leave(ONE)
                 mine += await enter(pace, 1)
             clock.now += 10
-            pace._wake()
+            pace.wake()
             await turns()
         for task in [task for task in mine if task.done()]:
             pace.limited(ONE, task.result(), 60)
@@ -305,7 +305,7 @@ def test_an_attempt_waits_ten_seconds_at_most_for_answers_of_others() -> None:
         (first, second) = await enter(pace, 2, OTHER)
         assert not first.done()
         clock.now += 10
-        pace._wake()
+        pace.wake()
         await turns()
         assert (first.done(), second.done()) == (True, False)
         second.cancel()
@@ -341,7 +341,7 @@ def test_a_request_that_keeps_meeting_limits_does_not_go_first() -> None:
         for _ in range(8):
             pace.leave(ONE)
         clock.now += 1
-        pace._wake()
+        pace.wake()
         await turns()
         assert (others[-1].done(), again.done()) == (True, True)
 
@@ -424,14 +424,14 @@ def test_no_place_is_lost_and_no_request_waits_for_ever(seed: int) -> None:
                 end(limited=chance.random() < 0.5)
             else:
                 clock.now += chance.choice([0.01, 1, 10])
-                pace._wake()
+                pace.wake()
             await turns(3)
             assert pace.in_flight == len(under_way)
         for _ in range(1000):
             while under_way:
                 end(limited=False)
             clock.now += 5
-            pace._wake()
+            pace.wake()
             await turns(3)
         assert all(task.done() for task in tasks)
         assert (pace.in_flight, pace.waiting) == (0, 0)

@@ -45,7 +45,7 @@ def lab_with_a_run(folder: Path) -> Path:
         metrics = (MetricValue("a", "result", 2**60 + 1), MetricValue("b", "result", 1.0))
         result = kit.result(3, metrics=metrics, events=())
         writer.commit_result(lease, kit.with_calls(result, kit.model_call(1, **kit.UNKNOWN)))
-        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        stored = Artifact(*kit.store_of(writer).put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(4, stored),)
         writer.commit_result(lease, kit.result(4, artifacts=(stored,), evidence=evidence))
         writer.leases.release(lease, RunStatus.COMPLETED)

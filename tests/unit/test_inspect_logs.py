@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
+from agent_log_samples import LOGS, read
 from commands import HOSTILE, run_forked
-from test_agent_logs import LOGS, read
-from test_stored_trajectories import STEPS, with_steps
+from sample_trajectories import STEPS, with_steps
 
 from labledger import open_ledger
 from labledger.errors import ExtraMissing
@@ -213,7 +213,7 @@ def test_what_an_agent_wrote(tmp_path: Path) -> None:
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1)
-        writer.commit_result(lease, with_steps(0, [odd, *many], writer._store))
+        writer.commit_result(lease, with_steps(0, [odd, *many], kit.store_of(writer)))
     [sample] = exported(path, tmp_path / "out")["base"].samples or ()
     answer, failed, loose = sample.messages[:3]
     assert answer.text == HOSTILE

@@ -77,7 +77,7 @@ def shown(path: Path) -> dict[str, Any]:
         answers[view] = sorted(map(repr, raw.execute(f"SELECT * FROM {view}")))
     raw.close()
     with open_ledger(path) as ledger:
-        reader = ledger._reader
+        reader = ledger.reader
         answers["ledger"] = reader.ledger_id
         for run in reader.runs():
             answers[run.run_id] = repr(run)
@@ -100,7 +100,7 @@ def status(ledger: Ledger, run_id: str) -> Iterator[tuple[str, str]]:
     yield "run", canonical_json.dumps(ledger.run(run_id).as_json())
     for ask in (ledger.counts, ledger.gradings, ledger.begun, ledger.spent):
         yield ask.__name__, repr(ask(run_id))
-    reader = ledger._reader
+    reader = ledger.reader
     yield "staged", repr(reader.staged(run_id))
     yield "dispatches", repr(reader.last_dispatches(run_id))
     for idx in reader.staged(run_id):

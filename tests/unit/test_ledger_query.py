@@ -15,7 +15,7 @@ from waiting import PATIENCE_S, ended_with_block, has_open, wait_until
 
 from labledger.errors import LedgerMissing, QueryFailed
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.query import _Authorizer, query, views
+from labledger.ledger.query import Authorizer, query, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import SlotStatus
 
@@ -230,14 +230,14 @@ def test_ctrl_c_interrupts_a_long_query(path: Path) -> None:
 
 def test_ctrl_c_while_a_query_is_prepared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while SQLite checks a query's permission is not reported as a refused query."""
-    asked = _Authorizer.__call__
+    asked = Authorizer.__call__
 
-    def interrupted(self: _Authorizer, action: int, *rest: Any) -> int:
+    def interrupted(self: Authorizer, action: int, *rest: Any) -> int:
         if action == DRIVER.SQLITE_RECURSIVE:
             raise KeyboardInterrupt
         return asked(self, action, *rest)
 
-    monkeypatch.setattr(_Authorizer, "__call__", interrupted)
+    monkeypatch.setattr(Authorizer, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         query(path, "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT 2 FROM n) SELECT x FROM n")
     with pytest.raises(QueryFailed, match="it may only read"):

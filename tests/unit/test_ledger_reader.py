@@ -115,10 +115,10 @@ def test_an_iterator_keeps_to_the_state_it_began_with(
 def test_a_changed_artifact_is_not_handed_out(writer: LedgerWriter, reader: LedgerReader) -> None:
     """A stored file whose content no longer matches its digest is refused."""
     lease = kit.begin_run(writer)
-    sha256, size = writer._store.put_stream(iter([b"large"]))
+    sha256, size = kit.store_of(writer).put_stream(iter([b"large"]))
     stored = kit.Artifact(sha256, size, None)
     writer.commit_result(lease, kit.result(0, artifacts=(stored,)))
-    file = writer._store.path(sha256)
+    file = kit.store_of(writer).path(sha256)
     file.write_bytes(b"other")
     with pytest.raises(LedgerError, match="was changed"):
         reader.artifact(sha256)

@@ -43,7 +43,7 @@ def completed_run(folder: Path) -> Path:
         writer.stage(lease, lost, final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
-        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        stored = Artifact(*kit.store_of(writer).put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(3, stored),)
         writer.commit_result(lease, kit.result(3, artifacts=(stored,), evidence=evidence))
         calls = [kit.model_call(number) for number in range(1, 4)]
@@ -623,13 +623,18 @@ def frozen(tmp_path: Path) -> Path:
     """Two runs of one experiment with an agent's file and workspaces of two tasks."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
-        file = {"name": "agent.sh", "sha256": writer._store.put_bytes(b"exit 0"), "size": 6}
-        workspace = {"tar": writer._store.put_bytes(b"a tar"), "size": 5}
+        file = {"name": "agent.sh", "sha256": kit.store_of(writer).put_bytes(b"exit 0"), "size": 6}
+        workspace = {"tar": kit.store_of(writer).put_bytes(b"a tar"), "size": 5}
         resolved = {**kit.new_run().resolved, "files": {"setup": [], "agent": [file]}}
         rows = list(kit.tasks(3))
         for _, _, row in rows[1:]:
             row |= {"workspace": workspace}
-        files = {"tar": writer._store.put_bytes(b"tests"), "size": 5, "path": "/t", "for": "grader"}
+        files = {
+            "tar": kit.store_of(writer).put_bytes(b"tests"),
+            "size": 5,
+            "path": "/t",
+            "for": "grader",
+        }
         rows[2][2]["files"] = [files]
         for run_id in (kit.RUN, "other"):
             writer.create_run(kit.new_run(run_id, resolved=resolved), rows, kit.slots(6))

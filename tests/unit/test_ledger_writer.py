@@ -12,7 +12,7 @@ import sample_ledgers as kit
 
 from labledger.errors import LedgerError, RunExists
 from labledger.ledger.database.run_info import Dispatch, StagedAttempt
-from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.sqlite import DRIVER, writable_engine
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json, json_schemas
@@ -320,7 +320,7 @@ def test_shared_artifacts_are_kept_once(
     """Equal content in two slots is one row, and a large one is a file of the store."""
     lease = kit.begin_run(writer)
     shared = Artifact.inline(b"shared")
-    sha256, size = writer._store.put_stream(iter([b"large"]))
+    sha256, size = kit.store_of(writer).put_stream(iter([b"large"]))
     stored = Artifact(sha256, size, None)
     for idx in (0, 1):
         writer.commit_result(lease, kit.result(idx, artifacts=(shared, stored)))
@@ -403,8 +403,11 @@ def test_a_staged_result_cannot_be_dropped_before_its_commit(writer: LedgerWrite
     """A staged result cannot be deleted before its commit."""
     lease = kit.begin_run(writer)
     writer.stage(lease, kit.result(1), final=True)
-    with pytest.raises(DRIVER.Error, match="only once its slot is committed"):
-        writer._connection.driver.execute("DELETE FROM staged_result")
+    with (
+        writable_engine(writer.path).connect() as connection,
+        pytest.raises(DRIVER.Error, match="only once its slot is committed"),
+    ):
+        connection.execute("DELETE FROM staged_result")
 
 
 def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader) -> None:

@@ -37,7 +37,7 @@ def run_of_events(path: Path, slots: int, events: int) -> None:
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         lease = kit.begin_run(writer, slots)
         mirrors.create_run_folder(folder, reader.run(kit.RUN))
-        staged = writer._store.staged_events
+        staged = kit.store_of(writer).staged_events
         for idx in range(slots):
             file = EventFile(staged, f"{kit.RUN}/{idx:06d}-1.jsonl", events, sha256_hex(content))
             file.path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+from agent_log_samples import LOGS, read
 from commands import run_forked
 from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from test_agent_logs import LOGS, read
-from test_stored_trajectories import STEPS, with_steps
+from sample_trajectories import STEPS, with_steps
 
 from labledger import LabLedgerError, open_ledger
 from labledger.records.model_calls import ModelCall, Usage

@@ -63,7 +63,7 @@ def test_the_variance_within_a_task_is_the_jackknifes(n: int, passed: int, k: in
     for of_task in (pass_rates.any_of, pass_rates.all_of):
         left = [of_task(n - 1, round(passed - trial), k) for trial in trials]
         expected = (n - 1) / n * math.fsum((x - np.mean(left)) ** 2 for x in left)
-        variance = pass_rates._jackknife(n, passed, k, of_task)
+        variance = pass_rates.jackknife(n, passed, k, of_task)
         assert variance == pytest.approx(expected, abs=1e-15)
 
 

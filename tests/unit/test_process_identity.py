@@ -22,7 +22,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def owner_of(process: subprocess.Popen[bytes]) -> Owner:
-    token = process_identity._process_token(process.pid)
+    token = process_identity.process_token_of(process.pid)
     assert token is not None
     return replace(process_identity.this_process(), pid=process.pid, process_token=token)
 
@@ -40,7 +40,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
     owner = owner_of(other)
     assert not process_identity.process_is_dead(owner)
     other.send_signal(signal.SIGKILL)
-    wait_until(lambda: process_identity._process_token(other.pid) is None, "its end")
+    wait_until(lambda: process_identity.process_token_of(other.pid) is None, "its end")
     assert process_identity.process_is_dead(owner)
     other.wait()
     assert process_identity.process_is_dead(owner)

@@ -278,7 +278,7 @@ def imported_lab(
     (tmp_path / "source").mkdir()
     path = kit.make_ledger(tmp_path / "source")
     with kit.open_writer(path) as writer:
-        resolved.freeze(writer._store)
+        resolved.freeze(kit.store_of(writer))
         fields = {"resolved": resolved.document, "source_path": "/nowhere/experiment.yaml"}
         if status is RunStatus.COMPLETED:
             lease = kit.begin_run(writer, 4, **fields)

@@ -34,7 +34,7 @@ def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:
 
 def collected(path: Path, run_id: str = "run-1") -> Report:
     with open_ledger(path) as ledger:
-        return run_report.collect(ledger._reader, run_id, ReportOptions())
+        return run_report.collect(ledger.reader, run_id, ReportOptions())
 
 
 def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
@@ -49,10 +49,10 @@ def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
     with open_ledger(path) as ledger:
         before = ledger.report(kit.RUN, ReportOptions())
         rendered = b"".join(
-            run_report.render(ledger._reader, kit.RUN, "markdown", ReportOptions())
+            run_report.render(ledger.reader, kit.RUN, "markdown", ReportOptions())
         ).decode()
         assert b"models-table" in b"".join(
-            run_report.render(ledger._reader, kit.RUN, "html", ReportOptions())
+            run_report.render(ledger.reader, kit.RUN, "html", ReportOptions())
         )
     assert [(use["variant_id"], use["calls"]) for use in before["models"]] == [
         *(("base", 2), ("treat", 1)),

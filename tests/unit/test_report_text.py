@@ -36,7 +36,7 @@ from labledger.text.escaping import plain_text
 
 pytestmark = pytest.mark.usefixtures("one_chart_process")
 
-OWN_PROCESS = chart_drawing._svg
+OWN_PROCESS = chart_drawing.draw_svg
 """Draws charts as the program does."""
 
 EVIL = "`` <img src=x> | @everyone [x](http://y) <!-- **b**"
@@ -60,7 +60,7 @@ def test_charts_are_drawn_by_a_process_of_their_own(
 ) -> None:
     """A separate process draws charts, and its failures are reported."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 4, "treat": ["F"] * 4})
-    monkeypatch.setattr(chart_drawing, "_svg", OWN_PROCESS)
+    monkeypatch.setattr(chart_drawing, "draw_svg", OWN_PROCESS)
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # To import it here would fail.
     with open_ledger(path) as ledger:
         monkeypatch.setattr(resources, "require_page", lambda: None)
@@ -90,7 +90,7 @@ def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.Mo
     comparison_ledgers.make_run(path, {"base": ["P", "i", "F", "P"], "treat": ["P", "F", "F", "i"]})
     with open_ledger(path) as ledger:
         whole = ledger.report("run-1")
-        reader = ledger._reader
+        reader = ledger.reader
         tasks = collect(reader, "run-1", ReportOptions()).tasks
         for listed in (0, 1):
             short = collect(reader, "run-1", ReportOptions(), listed).as_json()
@@ -259,9 +259,9 @@ def test_numbers_read_well() -> None:
 def packed(path: Path, logs: LogSelection, room: int) -> dict[int, list[JsonObject]]:
     """Return the logs in a page of run-1, by slot."""
     with open_ledger(path) as ledger:
-        trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
+        trials = collect(ledger.reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        packed = pack(ledger._reader, {None: commits}, trials, logs, room)
+        packed = pack(ledger.reader, {None: commits}, trials, logs, room)
     assert packed.left_out == packed.requested - len(packed.islands)
     return {
         int(key): json.loads(gzip.decompress(base64.b64decode(island)))
@@ -300,7 +300,7 @@ def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
     """Errors and failures stay in the list while they fit, in schedule order."""
     comparison_ledgers.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
     with open_ledger(path) as ledger:
-        trials = collect(ledger._reader, "run-1", ReportOptions()).trials
+        trials = collect(ledger.reader, "run-1", ReportOptions()).trials
     assert trials_that_fit(trials, 1_000_000) == list(trials)
     row = max(len(json.dumps(list(trial.as_json().values()))) + 2 for trial in trials)
     assert [trial.schedule_idx for trial in trials_that_fit(trials, 3 * row)] == [1, 3, 5]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
-from test_coordinator import plan_of
+from coordinator_runs import plan_of
 
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.design_settings import Retry

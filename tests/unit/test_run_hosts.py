@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 from commands import run_forked
-from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
+from coordinator_runs import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
 from labledger import HostLost, InvalidInput, open_ledger

@@ -9,7 +9,7 @@ import pytest
 from labledger import change_tags
 from labledger.errors import InvalidInput
 from labledger.records import json_schemas
-from labledger.runner.run_start import _require_run_id, new_run_id
+from labledger.runner.run_start import new_run_id, require_run_id
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from labledger.runner.run_start import _require_run_id, new_run_id
 )
 def test_names_of_folders_and_containers_are_taken(run_id: str) -> None:
     """An id must be valid as a folder and a container name, as every generated id is."""
-    _require_run_id(run_id)
+    require_run_id(run_id)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_names_of_folders_and_containers_are_taken(run_id: str) -> None:
 def test_other_names_are_refused(run_id: str) -> None:
     """An id can neither leave the lab's folder nor be an invalid container name."""
     with pytest.raises(InvalidInput, match="run_id: found"):
-        _require_run_id(run_id)
+        require_run_id(run_id)
 
 
 def test_made_names_differ() -> None:
@@ -37,7 +37,7 @@ def test_made_names_differ() -> None:
 def test_a_long_id_is_refused_with_its_length_and_the_limit(tmp_path: Path) -> None:
     """The message about a long id has its length and the limit."""
     with pytest.raises(InvalidInput) as refused:
-        _require_run_id("r" * 120)
+        require_run_id("r" * 120)
     assert "(120 characters); expected at most 100 letters" in refused.value.message
     assert "r" * 100 not in refused.value.message
     with pytest.raises(InvalidInput) as refused:

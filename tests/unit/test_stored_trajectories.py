@@ -6,48 +6,21 @@ import base64
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sample_ledgers as kit
 import view_servers
+from agent_log_samples import LOGS, read
 from commands import HOSTILE, run_forked
-from test_agent_logs import LOGS, read
-from test_trajectory_format import ANSWERED, ASKED
+from sample_trajectories import ANSWERED, ASKED, STEPS, with_steps
 
 from labledger import ReportOptions, open_ledger
 from labledger.errors import LedgerError
-from labledger.records import JsonObject, json_schemas
-from labledger.records.attempt_result import Artifact, AttemptResult
+from labledger.records import json_schemas
 from labledger.report.logs import LogSelection, pack
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import MIB, collect
-from labledger.trajectories.atif import Head, Metrics, Step, TrajectoryAgent, document_problems
-from labledger.trajectories.trajectory_writer import DocumentWriter
-
-STEPS = [Step.from_json({"step_id": 0, **step}) for step in (ASKED, ANSWERED)]
-
-
-def with_steps(
-    idx: int, steps: list[Step], store: Any = None, ext: JsonObject | None = None, **changes: Any
-) -> AttemptResult:
-    """Return a result with a trajectory, whose document is stored if one is given.
-
-    `ext` is added to the trajectory's evidence.
-    """
-    writer = DocumentWriter(lambda value: value)
-    document = b"".join(writer.pieces(steps, lambda: Head(TrajectoryAgent("probe", "1.0"))))
-    artifact = Artifact.inline(document)
-    if store is not None:
-        store.put_bytes(document)
-        artifact = Artifact(artifact.sha256, artifact.size, None)
-    index = Artifact.inline(writer.index)
-    result = kit.result(idx, **changes)
-    [evidence] = result.evidence
-    evidence["evidence"] |= {"trajectory": artifact.reference, "trajectory_steps": index.reference}
-    evidence["ext"] = {"trajectory": {"origin": "agent", "steps": writer.steps}, **(ext or {})}
-    artifacts = (*result.artifacts, artifact, index)
-    return kit.result(idx, **changes, evidence=(evidence,), artifacts=artifacts)
+from labledger.trajectories.atif import Metrics, Step, document_problems
 
 
 @pytest.fixture
@@ -58,7 +31,7 @@ def path(tmp_path: Path) -> Path:
         lease = kit.begin_run(writer)
         writer.commit_result(lease, with_steps(0, STEPS))
         writer.commit_result(lease, kit.result(1))
-        writer.commit_result(lease, with_steps(2, STEPS[:1], writer._store))
+        writer.commit_result(lease, with_steps(2, STEPS[:1], kit.store_of(writer)))
     return path
 
 
@@ -161,9 +134,9 @@ def test_cut_trajectory(cut: Path, tmp_path: Path) -> None:
         [file] = ledger.export("run-1", "trajectories", tmp_path / "out.jsonl")
         [spans] = ledger.export("run-1", "spans", tmp_path / "spans.jsonl")
         packed = pack(
-            ledger._reader,
+            ledger.reader,
             {None: ReportedCommits(cut, kit.RUN, kit.RUN, 1)},
-            collect(ledger._reader, kit.RUN, ReportOptions()).trials,
+            collect(ledger.reader, kit.RUN, ReportOptions()).trials,
             LogSelection.ALL,
             MIB,
         )
@@ -226,9 +199,9 @@ def test_report(tmp_path: Path) -> None:
         long = [Step(source="agent", message="m" * 1000)] * 200
         writer.commit_result(lease, with_steps(0, [step, *STEPS, *long]))
     with open_ledger(path) as ledger:
-        trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
+        trials = collect(ledger.reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        packed = pack(ledger._reader, {None: commits}, trials, LogSelection.ALL, MIB)
+        packed = pack(ledger.reader, {None: commits}, trials, LogSelection.ALL, MIB)
     [island] = packed.islands.values()
     texts = {text["name"]: text for text in json.loads(gzip.decompress(base64.b64decode(island)))}
     steps = texts["steps"]["head"] + texts["steps"]["tail"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sample_trajectories import ANSWERED, ASKED, CALL, trajectory
 
 from labledger.trajectories.agent_document import (
     MAX_BYTES,
@@ -19,41 +20,6 @@ from labledger.trajectories.agent_document import (
 from labledger.trajectories.atif import Head, Step, TrajectoryAgent, document_problems
 from labledger.trajectories.trajectory_writer import INDEX_COLUMNS, DocumentWriter
 
-
-def trajectory(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a trajectory with numbered steps."""
-    numbered = [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
-    return {
-        "schema_version": "ATIF-v1.8",
-        "agent": {"name": "probe", "version": "1.0"},
-        "steps": numbered,
-        **more,
-    }
-
-
-CALL = {"tool_call_id": "c1", "function_name": "bash", "arguments": {"command": "ls"}}
-ASKED = {"source": "user", "message": "Write a greeting."}
-ANSWERED: dict[str, Any] = {
-    "source": "agent",
-    "message": [
-        {"type": "text", "text": "Look:"},
-        {"type": "image", "source": {"media_type": "image/png", "path": "shot.png"}},
-        {"type": "audio", "source": {"media_type": "audio/mp3", "path": "a.mp3"}},
-    ],
-    "timestamp": "2026-01-31T12:00:00Z",
-    "reasoning_effort": 0.5,
-    "reasoning_content": "A greeting is short.",
-    "tool_calls": [CALL],
-    "observation": {
-        "results": [
-            {"source_call_id": "c1", "content": "out.txt"},
-            {"subagent_trajectory_ref": [{"trajectory_id": "t2"}]},
-        ]
-    },
-    "metrics": {"prompt_tokens": 10, "completion_tokens": 3, "cost_usd": 0.5, "logprobs": [-0.1]},
-    "llm_call_count": 1,
-    "extra": {"any": ["thing"]},
-}
 SUBAGENT = {**trajectory(ASKED), "trajectory_id": "t2"}
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_log_samples import LOGS
 from left_files import leave_files, trials_without_engine
+from sample_trajectories import ANSWERED, ASKED, trajectory
 from sample_trials import Trials, predicts, prepare_trial_folder, problems, scores, script
-from test_agent_logs import LOGS
-from test_trajectory_format import ANSWERED, ASKED, trajectory
 
 from labledger.gateway.messages.canonical_requests import CanonicalRequest
 from labledger.gateway.messages.recordings import Recording

@@ -180,7 +180,7 @@ def test_a_request_is_told_to_open_pages(server: RunningServer) -> None:
     """Open pages of the run get an event about the request."""
     with server.events(f"/events?run={kit.RUN}") as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         post(server, {"kind": "pause"})
         assert events.until("state").data == {"run": kit.RUN}
 

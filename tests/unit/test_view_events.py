@@ -81,7 +81,7 @@ def test_a_commit_is_told_and_asked_for(
         hello = events.next()
         assert hello.name == "hello"
         assert hello.data["ledger"]["problem"] is None
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         for idx in range(5):
             writer.commit_result(lease, kit.result(idx))
         event = events.until("commit")
@@ -102,7 +102,7 @@ def test_only_the_run_of_a_page_is_told(
     other = kit.begin_run(writer, 4, run_id="run-2")
     with server.events(f"/events?run={kit.RUN}") as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         writer.commit_result(other, kit.result(0, "run-2"))
         writer.commit_result(lease, kit.result(0))
         assert events.until("commit").data["run"] == kit.RUN
@@ -114,7 +114,7 @@ def test_notes_and_owners_are_told(
     """A change other than a commit has its own event, and the document shows it."""
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         writer.add_note(kit.RUN, "looks odd")
         assert events.until("state").data == {"run": kit.RUN}
         assert server.document(f"/runs/{kit.RUN}")["notes"][0]["note"] == "looks odd"
@@ -132,7 +132,7 @@ def test_a_page_learns_that_its_run_was_graded_again(tmp_path: Path) -> None:
         assert server.document(f"/runs/{kit.RUN}")["grading"]["generation"] == 1
         with server.events(f"/events?run={kit.RUN}") as events:
             events.until("hello")
-            wait_until(lambda: server.server.watcher._rows, "the first look")
+            wait_until(lambda: server.server.watcher.has_looked, "the first look")
             graded.regrade(path, kit.RUN, 2, "PPPP")
             assert events.until("state").data == {"run": kit.RUN}
         document = server.document(f"/runs/{kit.RUN}")
@@ -162,12 +162,12 @@ def test_nobody_looks_while_no_page_is_open(
     """The ledger is polled only while a page is open, and a closed page is noticed."""
     monkeypatch.setattr("labledger.view.watcher._ALIVE_S", 1e6)
     watcher = server.server.watcher
-    assert not watcher._has_listeners.is_set()
+    assert not watcher.is_watching
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: watcher._rows, "the first look")
+        wait_until(lambda: watcher.has_looked, "the first look")
     wait_until(lambda: server.call(lambda: watcher.listeners) == 0, "the end of the stream")
-    wait_until(lambda: not watcher._has_listeners.is_set(), "the end of the looks")
+    wait_until(lambda: not watcher.is_watching, "the end of the looks")
 
 
 def test_a_killed_coordinator_is_noticed(
@@ -179,10 +179,10 @@ def test_a_killed_coordinator_is_noticed(
     with server.events() as events:
         events.until("hello")
         assert server.document(f"/runs/{kit.RUN}/slots/0")["state"] == "running"
-        wait_until(lambda: server.server.watcher._owned, "a look at the owners")
+        wait_until(lambda: server.server.watcher.knows_owners, "a look at the owners")
         assert server.document(f"/runs/{kit.RUN}")["sentences"]["notices"] == []
         monkeypatch.setattr(
-            "labledger.execution.process_identity._process_token", lambda _pid: "another"
+            "labledger.execution.process_identity.process_token_of", lambda _pid: "another"
         )
         assert events.until("state").data == {"run": kit.RUN}
     for document in (server.document(f"/runs/{kit.RUN}"), server.document(f"/runs/{kit.RUN}/now")):
@@ -286,7 +286,7 @@ def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> N
     path = lab / "ledger.sqlite"
     with server.events() as events:
         hello = events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         for file in lab.glob("ledger.sqlite*"):
             file.rename(lab / f"away-{file.name}")
         trouble = events.until("ledger").data
@@ -314,7 +314,7 @@ def test_a_run_that_is_deleted_while_it_is_watched_is_told(
     writer.create_run(kit.new_run("run-2"), kit.tasks(1), kit.slots(2))
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._owned, "a look at the owners")
+        wait_until(lambda: server.server.watcher.knows_owners, "a look at the owners")
         writer.delete_run(kit.RUN, "of this test", lambda _: True)
         event = events.next()
         assert (event.name, event.data) == ("state", {"run": kit.RUN})
@@ -338,7 +338,7 @@ def test_an_unexpected_error_ends_no_watching(
 
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         with monkeypatch.context() as patched:
             patched.setattr("labledger.ledger.reader.LedgerReader.progress", fail)
             writer.commit_result(lease, kit.result(0))
@@ -359,7 +359,7 @@ def test_a_replaced_ledger_is_read_anew(
         writer.commit_result(lease, kit.result(0, "another"))
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         for suffix in ("-wal", "-shm"):
             (lab / f"ledger.sqlite{suffix}").unlink(missing_ok=True)
         other.rename(lab / "ledger.sqlite")
@@ -434,7 +434,7 @@ def test_many_pages_share_one_watcher(
     try:
         for reader in readers:
             reader.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.has_looked, "the first look")
         for idx in range(10):
             writer.commit_result(lease, kit.result(idx))
         for reader in readers:

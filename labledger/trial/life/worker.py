@@ -78,7 +78,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
         spec = container_start.with_image_facts(spec, context)
         context.limiter.require_starting_allowed()
         ended = adopt(spec, context) or _run_container(spec, context)
-        return _collect_result(spec, context, ended)
+        return collect_trial_result(spec, context, ended)
     except EngineDiskFull:
         if spec.plan.engine_root is not None:
             context.full_disks.record_full(spec.plan.engine_root)
@@ -105,7 +105,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
         return infra_error_result(spec, began_at, Reason.HOST_ERROR, message)
 
 
-def _collect_result(
+def collect_trial_result(
     spec: AttemptSpec, context: TrialContext, ended: ContainerExit
 ) -> AttemptResult:
     """Return the result of a trial whose container has ended.
