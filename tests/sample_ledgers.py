@@ -216,6 +216,11 @@ def open_writer(path: Path, clock: Callable[[], str] | None = None) -> LedgerWri
     return LedgerWriter.open(path, store, now=clock) if clock else LedgerWriter.open(path, store)
 
 
+def store_of(writer: LedgerWriter) -> ArtifactStore:
+    """Return the artifact store beside a writer's ledger."""
+    return ArtifactStore(writer.path.parent / "artifacts")
+
+
 def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN, **changes: Any) -> Lease:
     """Create and own a run of `total` slots."""
     writer.create_run(new_run(run_id, **changes), tasks((total + 1) // 2), slots(total))

@@ -46,7 +46,7 @@ def one_of_each(*keys: str) -> tuple[str, tuple[str, ...]]:
     return "keys", keys
 
 
-_MAX_PROBLEMS = 1000
+MAX_PROBLEMS = 1000
 """The largest number of reported problems of a record. A list may have a million wrong items, and
 each problem takes memory.
 """
@@ -112,7 +112,7 @@ def require_valid(record: Any, name: str) -> None:
 
 def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the problems of `record` against the schema `name`, as (path, message), by path."""
-    errors = list(islice(_validator(name).iter_errors(record), _MAX_PROBLEMS))
+    errors = list(islice(_validator(name).iter_errors(record), MAX_PROBLEMS))
     leaves = [leaf for error in errors for leaf in _leaves(error)]
     for leaf in sorted(leaves, key=lambda leaf: [str(step) for step in leaf.absolute_path]):
         yield from _explain(leaf)

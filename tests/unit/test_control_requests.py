@@ -18,7 +18,7 @@ from labledger.execution.host_state import Limits
 from labledger.execution.process_identity import this_process
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import CancelledSlots, Dispatch
-from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.sqlite import DRIVER, writable_engine
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.rows.control_requests import Controls, Latch
 from labledger.ledger.writer import LedgerWriter
@@ -91,7 +91,7 @@ def test_a_request_waits_until_the_owner_applies_it_once(lab: Path) -> None:
         [row] = ledger.query("control_requests")
         assert (row["requested_by"], row["because"], row["outcome"]) == (ANN, "lunch", "paused")
         assert ledger.control_requests(kit.RUN) == [applied]
-    with kit.open_writer(path) as writer:
+    with writable_engine(path).connect() as connection:
         for sql in (
             "UPDATE control_request SET outcome = 'other'",
             "UPDATE control_request SET because = 'other'",

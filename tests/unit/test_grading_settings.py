@@ -109,4 +109,4 @@ def test_grading_is_part_of_the_grader(folder: Folder) -> None:
 
 def test_a_trial_is_shown_however_its_grader_is_hidden() -> None:
     """`labledger show` describes every way in which a grader's files are hidden."""
-    assert set(show_runs._SEALED) == set(Sealing)
+    assert set(show_runs.SEALED_WORDS) == set(Sealing)

@@ -151,7 +151,7 @@ def test_a_million_problems() -> None:
     """If a record has very many problems, only the first are reported, in little memory."""
     result = {"outcome": "success", "artifacts": [1] * 100_000}
     problems = list(json_schemas.problems(result, "agent_result_v1"))
-    assert len(problems) == json_schemas._MAX_PROBLEMS
+    assert len(problems) == json_schemas.MAX_PROBLEMS
     assert problems[0] == (("artifacts", 0), "found 1; expected a mapping")
 
 

@@ -415,7 +415,7 @@ def test_every_column_says_what_it_means(path: Path) -> None:
     assert all(meaning for view in views_of_file for meaning in view.meanings)
     columns = {name for view in views_of_file for name in view.columns}
     whole = {f"{view.name}.{name}" for view in views_of_file for name in view.columns}
-    assert {*column_meanings._COMMON, *column_meanings._EXCEPTIONS} <= columns | whole
+    assert {*column_meanings.COMMON, *column_meanings.EXCEPTIONS} <= columns | whole
 
 
 WRITER = """

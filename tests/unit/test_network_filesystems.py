@@ -42,7 +42,7 @@ def test_a_network_file_system_is_refused(
     to do."""
     mount_table = tmp_path / "mountinfo"
     mount_table.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - {kind} server:/lab rw\n", "utf-8")
-    monkeypatch.setattr(lab_folder, "_MOUNTS", mount_table)
+    monkeypatch.setattr(lab_folder, "MOUNTS", mount_table)
     with pytest.raises(LedgerError, match=rf"network file system \({kind}\)") as refused:
         migrations.upgrade(tmp_path / "lab" / "ledger.sqlite")
     assert "`lab_dir=`" in (refused.value.hint or "")
@@ -51,8 +51,8 @@ def test_a_network_file_system_is_refused(
 
 def test_this_machines_own_mounts_are_understood(tmp_path: Path) -> None:
     """The mounts of this machine are parsed, and the tests' folder is local."""
-    if lab_folder._MOUNTS.exists():
+    if lab_folder.MOUNTS.exists():
         assert (
-            lab_folder.file_system_type(tmp_path, lab_folder._MOUNTS.read_text("utf-8")) is not None
+            lab_folder.file_system_type(tmp_path, lab_folder.MOUNTS.read_text("utf-8")) is not None
         )
     lab_folder.refuse_network(tmp_path)

@@ -28,10 +28,10 @@ def edited(text: str, chance: random.Random) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("effort", [patches._MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
+@pytest.mark.parametrize("effort", [patches.MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
 def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int) -> None:
     """The patch between any two texts leads from one to the other."""
-    monkeypatch.setattr(patches, "_MAX_FILE_PAIRS", effort)
+    monkeypatch.setattr(patches, "MAX_FILE_PAIRS", effort)
     chance = random.Random(7)
     for turn in range(300):
         before = {name: random_text(chance) for name in NAMES if chance.random() < 0.7}

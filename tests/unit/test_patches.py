@@ -100,10 +100,10 @@ def edited(text: str, chance: random.Random) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("effort", [patches._MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
+@pytest.mark.parametrize("effort", [patches.MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
 def test_patches_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int) -> None:
     """Whatever was edited, added and removed, the patch leads from before to after."""
-    monkeypatch.setattr(patches, "_MAX_FILE_PAIRS", effort)
+    monkeypatch.setattr(patches, "MAX_FILE_PAIRS", effort)
     chance = random.Random(11)
     for turn in range(40):
         before = {name: random_text(chance) for name in NAMES if chance.random() < 0.6}

@@ -38,5 +38,5 @@ def test_every_fragment_is_used() -> None:
     text = "".join(
         path.read_text("utf-8") for end in ("py", "sql") for path in folder.rglob(f"*.{end}")
     )
-    unused = [name for name in statements._FRAGMENTS if not re.search(rf"\{{{name}[ }}]", text)]
+    unused = [name for name in statements.FRAGMENTS if not re.search(rf"\{{{name}[ }}]", text)]
     assert unused == []

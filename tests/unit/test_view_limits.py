@@ -155,7 +155,7 @@ def test_a_secret_is_redacted_where_reading_begins(tmp_path: Path, cut: int) -> 
     content = b"x" * (6 * live_outputs.CHUNK) + SECRET.encode()
     content += b"y" * (end - len(SECRET) + cut)
     (attempt.state / "agent.stdout").write_bytes(content)
-    output = live_outputs._LiveOutput(attempt, "agent.stdout", redactor)
+    output = live_outputs.LiveOutput(attempt, "agent.stdout", redactor)
     output.read_on()
     assert set(bytes(output.shown)) <= set(b"xy[redacted:KEY]")
     assert output.shown.endswith(b"y" * 1000)

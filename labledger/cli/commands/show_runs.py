@@ -368,7 +368,7 @@ def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
                 _print_text(name, content, full=full)
 
 
-_SEALED = {
+SEALED_WORDS = {
     "none": "grader files readable",
     "unreadable": "grader files unreadable to it",
     "after_agent": "grader files added after it ended",
@@ -380,7 +380,7 @@ _SEALED = {
 def _isolation(facts: JsonObject, *, full: bool) -> str:
     """Return the isolation facts of a trial as one line; suspected paths only with `full`."""
     user, suspected = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
-    words = [f"agent as {user}", _SEALED[facts["sealed"]]]
+    words = [f"agent as {user}", SEALED_WORDS[facts["sealed"]]]
     if facts.get("rights") == "docker":
         words[:1] = [f"{words[0]} with Docker's default rights"]
     if facts["checked"] is None:
