@@ -145,21 +145,6 @@ class Watcher:
         return {"problem": self._problem, "as_of": self._as_of}
 
     @property
-    def is_watching(self) -> bool:
-        """Whether the watcher looks for changes, which it does while there are listeners."""
-        return self._has_listeners.is_set()
-
-    @property
-    def has_looked(self) -> bool:
-        """Whether the watcher knows the runs' state, so that it reports the next change."""
-        return bool(self._rows)
-
-    @property
-    def knows_owners(self) -> bool:
-        """Whether the watcher knows which followed runs are owned."""
-        return bool(self._owned)
-
-    @property
     def listeners(self) -> int:
         return len(self._listeners)
 

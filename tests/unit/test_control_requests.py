@@ -98,7 +98,7 @@ def test_a_request_waits_until_the_owner_applies_it_once(lab: Path) -> None:
             "DELETE FROM control_request",
         ):
             with pytest.raises(DRIVER.Error, match="control_request: a request is"):
-                writer.connection.execute(sql)
+                connection.execute(sql)
     assert verify(path).findings == ()
 
 

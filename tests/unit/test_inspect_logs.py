@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
-from agent_log_samples import LOGS, read
 from commands import HOSTILE, run_forked
 from sample_trajectories import LOGS, STEPS, read, with_steps
 

@@ -12,7 +12,7 @@ import sample_ledgers as kit
 
 from labledger.errors import LedgerError, RunExists
 from labledger.ledger.database.run_info import Dispatch, StagedAttempt
-from labledger.ledger.database.sqlite import DRIVER, writable_engine
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json, json_schemas

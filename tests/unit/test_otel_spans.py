@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
-from agent_log_samples import LOGS, read
 from commands import run_forked
 from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

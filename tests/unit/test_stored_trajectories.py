@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 import view_servers
-from agent_log_samples import LOGS, read
 from commands import HOSTILE, run_forked
 from sample_trajectories import ANSWERED, ASKED, LOGS, STEPS, read, with_steps
 

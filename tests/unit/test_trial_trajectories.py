@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_log_samples import LOGS
 from left_files import leave_files, trials_without_engine
 from sample_trajectories import ANSWERED, ASKED, LOGS, trajectory
 from sample_trials import Trials, predicts, prepare_trial_folder, problems, scores, script
