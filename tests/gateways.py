@@ -207,7 +207,7 @@ def _start_with(lab: Path, settings: Mapping[str, float]) -> subprocess.Popen[st
     stalled_s = pace.pop("stalled_s", 300)
     program = f"""
 from pathlib import Path
-from labledger.gateway import answer_relay
+from labledger.gateway.attempts import answer_relay
 from labledger.gateway.providers.pacing import PaceSettings
 from labledger.gateway.process import serve
 answer_relay._STALLED_S = {stalled_s!r}

@@ -214,7 +214,7 @@ class Cluster:
         own = ArtifactStore(self.host.folder / "runs" / LEDGER[:12] / RUN / "stores" / "000003-1")
         own.put_bytes(LARGE)
         name = event_file_for(self.spec).name
-        events = EventFile(own.staged_events, name, 1, sha256_hex(OTHER))
+        events = EventFile(name, 1, sha256_hex(OTHER), own.staged_events)
         events.path.parent.mkdir(parents=True, exist_ok=True)
         events.path.write_bytes(OTHER)
         result = AttemptResult(
