@@ -1,10 +1,14 @@
-"""Generate the JSON Schemas of reports, comparisons and size plans from the types they describe.
+"""Generate the JSON Schemas of documents that labledger writes from the types they describe.
 
     python scripts/schemas.py            write the files
     python scripts/schemas.py --print    print them instead
 
 A property's description is the docstring of its field, and its constraints are in the annotation
 (`labledger/records/json_schemas.py`). A test fails if the files are out of date.
+
+Other schemas are written by hand. Users write files against most of them. The redactor knows the
+words in the texts of the schemas of predictions, scores, evidence and results, so these texts stay
+unchanged. The schemas of chains and backups have rules that types cannot express.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+import record_documents as documents
+from record_documents import OPTIONAL
+
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.size_plan import SizePlan
 from labledger.records import JsonObject
@@ -34,6 +41,29 @@ from labledger.report.report_queries import TRIAL_FIELDS, ReportedTrial
 FOLDER = Path(__file__).parents[1] / "schemas"
 
 DOCUMENTS: Mapping[str, tuple[type, str]] = {
+    "archive_v1": (
+        documents.ArchiveDocument,
+        "What an archive of runs holds: its file archive.json",
+    ),
+    "benchmark_summary_v1": (
+        documents.SummaryDocument,
+        "The outcome of a run, from its committed scores alone",
+    ),
+    "event_record_v1": (documents.EventDocument, "One event that an agent reported"),
+    "metric_record_v1": (documents.MetricDocument, "One metric of one trial"),
+    "model_call_record_v1": (
+        documents.ModelCallDocument,
+        "One call of an attempt's agent to a model, as the gateway counted it",
+    ),
+    "run_notification_v1": (
+        documents.NotificationDocument,
+        "A notification, which a receiver of `--notify` gets",
+    ),
+    "trajectory_record_v1": (
+        documents.TrajectoryDocument,
+        "A trial with the steps of its agent",
+    ),
+    "trial_record_v1": (documents.TrialDocument, "How a trial went"),
     "comparison_v1": (
         Comparison,
         "Variants or runs compared, task by task; differences are B less A",
@@ -44,6 +74,9 @@ DOCUMENTS: Mapping[str, tuple[type, str]] = {
         "How large an experiment must be to show a difference, what it costs and how long it takes",
     ),
 }
+
+_WITH_OWN_VERSION = frozenset({documents.NotificationDocument})
+"""Documents whose `version` is one of their fields."""
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 
@@ -61,16 +94,16 @@ def schema(name: str) -> JsonObject:
     """Return the schema of a document."""
     kind, title = DOCUMENTS[name]
     definitions: JsonObject = {}
-    version = {"schema_version": {"const": name}}
+    version = {} if kind in _WITH_OWN_VERSION else {"schema_version": {"const": name}}
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:labledger:{name}",
         "title": title,
         **_object(kind, definitions),
     }
-    document["required"] = ["schema_version", *document["required"]]
+    document["required"] = [*version, *document["required"]]
     document["properties"] = version | document["properties"]
-    return document | {"$defs": dict(sorted(definitions.items()))}
+    return document | ({"$defs": dict(sorted(definitions.items()))} if definitions else {})
 
 
 def _object(kind: Any, definitions: JsonObject) -> JsonObject:
@@ -84,7 +117,7 @@ def _object(kind: Any, definitions: JsonObject) -> JsonObject:
             description = "; ".join(
                 filter(None, [description, "not in documents of earlier versions"])
             )
-        elif is_always_there:
+        elif is_always_there and OPTIONAL not in markers:
             required.append(key)
         text = {"description": description} if description else {}
         properties[key] = text | _type(declared, definitions)
@@ -109,7 +142,7 @@ def _type(declared: Any, definitions: JsonObject) -> JsonObject:
     arguments, origin = get_args(declared), get_origin(declared)
     if origin is Annotated:
         keywords = dict(
-            annotation for annotation in declared.__metadata__ if annotation is not LATER
+            annotation for annotation in declared.__metadata__ if type(annotation) is tuple
         )
         keys = keywords.pop("keys", None)
         if keys is None:
@@ -151,6 +184,8 @@ def _union(schemas: list[JsonObject]) -> JsonObject:
 
     A keyword such as `minimum` says nothing of values of other types.
     """
+    if [*schemas[0]] == ["enum"] and schemas[1:] == [{"type": "null"}]:
+        return {"enum": [*schemas[0]["enum"], None]}
     if not all("type" in schema for schema in schemas):
         return {"anyOf": schemas}
     merged: JsonObject = {}

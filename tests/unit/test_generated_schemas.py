@@ -6,7 +6,30 @@ import json
 import subprocess
 import sys
 
+import pytest
 from commands import CHECKOUT, command_env
+
+from labledger.errors import SchemaInvalid
+from labledger.records import JsonObject
+from labledger.records.json_schemas import require_valid
+
+IDS = {"run_id": "r", "trial_id": "t", "variant_id": "v", "task_id": "k", "repl_idx": 0}
+CALL: JsonObject = {
+    "schema_version": "model_call_record_v1",
+    "schedule_idx": 0,
+    "slot_commit_id": "c",
+    "attempt": 1,
+    "ids": IDS,
+    "call": 1,
+    **dict.fromkeys(("ts", "started_at"), "2026-01-31T12:00:00.000Z"),
+    "provider": "p",
+    "api": "gemini",
+    "model": "m",
+    "state": "answered",
+    "waited_ms": 0,
+    **dict.fromkeys(("model_served", "status", "reason", "usage", "raw_usage", "request_id")),
+    **dict.fromkeys(("first_byte_ms", "duration_ms", "reserved")),
+}
 
 
 def test_schemas_are_generated() -> None:
@@ -33,3 +56,20 @@ def test_what_is_required() -> None:
         *("same_trials", "clusters", "effective_clusters", "validity", "pass_at", "equivalence"),
         *("looks", "planned_looks", "chosen_by_verdict", "family_of"),
     }
+
+
+def test_optional_keys() -> None:
+    """A key that is absent without a value may have one, and is never null."""
+    require_valid(CALL, "model_call_record_v1")
+    require_valid(CALL | {"fault": "provider", "fees": 1, "replayed": True}, "model_call_record_v1")
+    for key in ("fault", "fees", "replayed", "detail", "temperature"):
+        with pytest.raises(SchemaInvalid, match=f"^{key}: found null"):
+            require_valid(CALL | {key: None}, "model_call_record_v1")
+
+
+def test_required_keys() -> None:
+    """Every key that is not optional is required."""
+    for key in CALL:
+        lacking = {name: value for name, value in CALL.items() if name != key}
+        with pytest.raises(SchemaInvalid, match=f"'{key}' is missing"):
+            require_valid(lacking, "model_call_record_v1")
