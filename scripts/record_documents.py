@@ -28,7 +28,7 @@ Digest = Annotated[str, ("pattern", "^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True)
 class SlotDocument:
-    """What every record of a slot begins with."""
+    """The first keys of every record of a slot."""
 
     schedule_idx: Count
     slot_commit_id: Text

@@ -5,10 +5,6 @@
 
 A property's description is the docstring of its field, and its constraints are in the annotation
 (`labledger/records/json_schemas.py`). A test fails if the files are out of date.
-
-Other schemas are written by hand. Users write files against most of them. The redactor knows the
-words in the texts of the schemas of predictions, scores, evidence and results, so these texts stay
-unchanged. The schemas of chains and backups have rules that types cannot express.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ FOLDER = Path(__file__).parents[1] / "schemas"
 DOCUMENTS: Mapping[str, tuple[type, str]] = {
     "archive_v1": (
         documents.ArchiveDocument,
-        "What an archive of runs holds: its file archive.json",
+        "The content of an archive of runs: its file archive.json",
     ),
     "benchmark_summary_v1": (
         documents.SummaryDocument,
@@ -75,6 +71,25 @@ DOCUMENTS: Mapping[str, tuple[type, str]] = {
     ),
 }
 
+HAND_WRITTEN = frozenset(
+    {
+        # Users write files against these schemas.
+        *("agent_profile_v1", "agent_result_v1", "atif_v1_8", "cluster_file_v1", "experiment_v1"),
+        *(
+            "harbor_dataset_v1",
+            "harbor_registry_v1",
+            "harbor_task_v1",
+            "lab_settings_v1",
+            "task_v1",
+        ),
+        # The redactor knows the words in these texts, so the texts stay unchanged.
+        *("benchmark_prediction_record_v1", "benchmark_score_record_v1", "evidence_record_v1"),
+        # Types cannot express the rules of these documents.
+        *("backup_v1", "chain_record_v1"),
+    }
+)
+"""The other schemas."""
+
 _WITH_OWN_VERSION = frozenset({documents.NotificationDocument})
 """Documents whose `version` is one of their fields."""
 
@@ -84,7 +99,7 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneTy
 def main() -> None:
     texts = {name: json.dumps(schema(name), indent=2) + "\n" for name in DOCUMENTS}
     if sys.argv[1:] == ["--print"]:
-        sys.stdout.write(json.dumps(texts))
+        sys.stdout.write(json.dumps({"generated": texts, "hand_written": sorted(HAND_WRITTEN)}))
         return
     for name, text in texts.items():
         (FOLDER / f"{name}.jsonschema").write_text(text, "utf-8")

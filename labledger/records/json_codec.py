@@ -1,9 +1,8 @@
 """The codec between frozen dataclasses and JSON, by the types of their fields.
 
-The keys of a JSON form are the fields in order, unless `_JSON`, `_KEYS`, `_OPTIONAL` or `_ONLY_SET`
-of the class change this. `to_json` writes any value, `JsonForm` adds `as_json`, and `Section` adds
-`from_json`. `decoder` checks every value and refuses unknown keys, because ignoring one could
-change a run.
+The keys of a form are the fields in order, unless `_JSON`, `_KEYS`, `_OPTIONAL` or `_ONLY_SET` of
+the class change this. `to_json` writes any value, and `JsonForm` adds `as_json`. `decoder` and
+`Section` read, check types, and refuse unknown keys, because ignoring one could change a run.
 """
 
 from __future__ import annotations
