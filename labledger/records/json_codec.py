@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache, partial
 from itertools import repeat
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -31,7 +32,7 @@ from labledger.records import JsonObject
 from labledger.records.json_schemas import dotted, short_json
 
 _INT_LIMIT = 2**63
-_PLAIN_TYPES = {Any, JsonObject, str, int, float, bool}
+_PLAIN_TYPES = {Any, JsonObject, str, int, float, bool, NoneType}
 """A value of such a field is JSON already."""
 
 
@@ -84,7 +85,7 @@ class JsonRow:
 @cache
 def _encoder(kind: type) -> Callable[[Any], Any]:
     if issubclass(kind, JsonRow):
-        return lambda value: [*members(value).values()]
+        return _row_encoder(kind)
     if issubclass(kind, StrEnum):
         return lambda value: value.value
     if issubclass(kind, Path):
@@ -103,6 +104,14 @@ def _encoder(kind: type) -> Callable[[Any], Any]:
     if issubclass(kind, tuple | list):
         return lambda value: list(map(to_json, value))
     return lambda value: value
+
+
+def _row_encoder(kind: type) -> Callable[[Any], Any]:
+    members_in_order = members_of(cast("Any", kind))
+    values = attrgetter(*(member.name for member in members_in_order))
+    if all(member.encode is None for member in members_in_order):
+        return lambda value: list(values(value))
+    return lambda value: list(map(to_json, values(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +170,14 @@ def members_of(kind: Any) -> tuple[Member, ...]:
 
 
 def _member_encoder(declared: Any) -> Callable[[Any], Any] | None:
+    arguments = get_args(declared)
     if declared in _PLAIN_TYPES:
         return None
+    if isinstance(declared, UnionType) and {*arguments} <= _PLAIN_TYPES:
+        return None
     # Records may be large, so their content is not copied.
-    is_plain_tuple = get_origin(declared) is tuple and {*get_args(declared)[:-1]} <= _PLAIN_TYPES
-    return list if is_plain_tuple and get_args(declared)[-1] is Ellipsis else to_json
+    is_plain_tuple = get_origin(declared) is tuple and {*arguments[:-1]} <= _PLAIN_TYPES
+    return list if is_plain_tuple and arguments[-1] is Ellipsis else to_json
 
 
 class TypeMismatch(ValueError):
@@ -192,12 +204,20 @@ class _Reader(NamedTuple):
     conversions: Mapping[str, Callable[[Any], Any]]
     """The conversion of each accepted kind of JSON value; see `_json_kind`."""
 
-    def read(self, value: Any) -> Any:
-        """Return the value. Raises `TypeMismatch`."""
-        convert = self.conversions.get(_json_kind(value.__class__))
-        if convert is None:
-            raise _mismatch(self.expected, value)
-        return convert(value)
+    def function(self) -> Callable[[Any], Any]:
+        """Return the function that reads a value. It raises `TypeMismatch`."""
+        # By class, because this is done for every value.
+        by_class = {cls: self.conversions.get(kind) for cls, kind in _KINDS.items()}
+
+        def read(value: Any) -> Any:
+            convert = by_class.get(value.__class__)
+            if convert is None:
+                convert = self.conversions.get(_json_kind(value.__class__))
+                if convert is None:
+                    raise _mismatch(self.expected, value)
+            return convert(value)
+
+        return read
 
 
 def decoder(declared: Any) -> Callable[[Any], Any]:
@@ -210,7 +230,7 @@ def decoder(declared: Any) -> Callable[[Any], Any]:
 
 @cache
 def _decoder(declared: Any) -> Callable[[Any], Any]:
-    return _unchanged if declared is Any else _reader(declared).read
+    return _unchanged if declared is Any else _reader(declared).function()
 
 
 _KINDS: Mapping[type, str] = {
@@ -222,6 +242,7 @@ _KINDS: Mapping[type, str] = {
     NoneType: "null",
     list: "array",
     tuple: "array",
+    dict: "object",
     Mapping: "object",
 }
 
@@ -245,7 +266,7 @@ def _reader(declared: Any) -> _Reader:
     if origin is Literal:
         return _choice_reader({word: word for word in arguments})
     if origin is tuple and arguments[-1] is not Ellipsis:
-        row = partial(_row, arguments, len(arguments))
+        row = partial(_row, [*map(decoder, arguments)], len(arguments))
         return _Reader("a list", {"array": lambda values: tuple(row(values))})
     if origin in {tuple, frozenset, list}:
         return _Reader("a list", {"array": partial(_collection, origin, decoder(arguments[0]))})
@@ -284,16 +305,18 @@ def _choice_reader(values: Mapping[str, Any]) -> _Reader:
 
 def _row_reader(kind: type) -> _Reader:
     stored = members_of(cast("Any", kind))
-    types = [member.declared_type for member in stored]
+    decoders = [decoder(member.declared_type) for member in stored]
     required = sum(member.name in _required(kind) for member in stored)
-    return _Reader("a list", {"array": lambda values: kind(*_row(types, required, values))})
+    return _Reader("a list", {"array": lambda values: kind(*_row(decoders, required, values))})
 
 
-def _row(types: Sequence[Any], required: int, values: Sequence[Any]) -> list[Any]:
-    """Return the values of a list with a type for each place."""
-    if not required <= len(values) <= len(types):
-        raise TypeMismatch(f"expected {len(types)} values, found {len(values)}")
-    return read_each(range(len(values)), map(decoder, types), values)
+def _row(
+    decoders: Sequence[Callable[[Any], Any]], required: int, values: Sequence[Any]
+) -> list[Any]:
+    """Return the values of a list with a decoder for each place."""
+    if not required <= len(values) <= len(decoders):
+        raise TypeMismatch(f"expected {len(decoders)} values, found {len(values)}")
+    return read_each(range(len(values)), decoders, values)
 
 
 def _collection(kind: type, decode: Callable[[Any], Any], values: Sequence[Any]) -> Any:
