@@ -272,7 +272,7 @@ UNKNOWN: JsonObject = {"state": CallState.UNKNOWN, "status": None, "usage": None
 def event_file(writer: LedgerWriter, name: str) -> EventFile:
     """Return ten events in a file of that name, as a trial with very many events leaves them."""
     content = b"".join(b'{"n":%d,"type":"step"}\n' % n for n in range(10))
-    file = EventFile(writer.store.staged_events, name, 10, canonical_json.sha256_hex(content))
+    file = EventFile(name, 10, canonical_json.sha256_hex(content), writer.store.staged_events)
     file.path.parent.mkdir(parents=True)
     file.path.write_bytes(content)
     return file

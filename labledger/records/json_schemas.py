@@ -157,7 +157,7 @@ def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], st
             if list(error.schema_path)[-2:-1] == ["propertyNames"]:
                 path = (*path, value)
             expected = _expected(str(keyword), required, schema.get("description"))
-            message = f"found {_as_short_json(value)}; expected {expected}"
+            message = f"found {short_json(value)}; expected {expected}"
             yield path, message if expected else error.message[:300]
 
 
@@ -208,7 +208,8 @@ def _type_name(required: str | list[str]) -> str:
     return " or ".join(_TYPE_NAMES.get(name, name) for name in types)
 
 
-def _as_short_json(value: Any) -> str:
+def short_json(value: Any) -> str:
+    """Return a value as JSON that fits a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     length = len(value if isinstance(value, str) else text)
     shown = _shortened(text)

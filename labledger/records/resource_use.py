@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.records import JsonObject
-from labledger.records.json_codec import JsonForm
+from labledger.records.json_codec import JsonForm, TypeMismatch, decoder
 
 _MAX_INTEGER = 2**63 - 1
 
@@ -28,7 +28,7 @@ class ResourceUse(JsonForm):
 
     An unknown number is None, never 0. The type of a field is `int | None` or `float | None`, and
     its name ends with the unit. New fields come last, because columns keep their order. Raises
-    `ValueError` for a value that is not a finite number from 0 on, or that SQLite cannot store.
+    `TypeMismatch` for a value that is not a finite number from 0 on, or that SQLite cannot store.
     """
 
     block_read_bytes: int | None = _number("bytes that its processes read from block devices")
@@ -40,12 +40,13 @@ class ResourceUse(JsonForm):
         for number in fields(self):
             value = getattr(self, number.name)
             if value is not None and not _is_storable(value, _type_of(number)):
-                raise ValueError(f"{number.name} is {value!r}, which cannot have been measured")
+                raise TypeMismatch(f"{value!r} cannot have been measured", (number.name,))
 
     @classmethod
     def from_json(cls, values: JsonObject) -> Self:
-        """Return the numbers of a stored result. Raises `TypeError` for an unknown name."""
-        return cls(**values)
+        """Return the numbers of a stored result. Raises `TypeMismatch` for an unknown name."""
+        numbers: Self = decoder(cls)(values)
+        return numbers
 
     @classmethod
     def of_record(cls, record: JsonObject) -> Self:
@@ -58,7 +59,9 @@ def _type_of(number: Field[Any]) -> type[int] | type[float]:
 
 
 def _is_storable(value: int | float, declared: type[int] | type[float]) -> bool:
-    return type(value) is declared and math.isfinite(value) and 0 <= value <= _MAX_INTEGER
+    # JSON has no other form for the float 60.0 than for the integer 60.
+    is_number = type(value) in {int, declared}
+    return is_number and math.isfinite(value) and 0 <= value <= _MAX_INTEGER
 
 
 class Number(NamedTuple):
@@ -74,3 +77,6 @@ NUMBERS: Mapping[str, Number] = {
     for number in fields(ResourceUse)
 }
 """All numbers by name, in the order of their columns."""
+
+NO_NUMBERS = ResourceUse()
+"""The resource use of an attempt about which nothing is known."""

@@ -94,7 +94,7 @@ def output_settings(outputs: list[OutputMount]) -> Iterator[str]:
 def event_file_for(spec: ContainerSpec) -> EventFile:
     """Return the file for a trial's events if they are many. It outlives the trial folder."""
     name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
-    return EventFile(spec.plan.store_root / "staged", name, 0)
+    return EventFile(name, 0, folder=spec.plan.store_root / "staged")
 
 
 def trial_outputs(spec: ContainerSpec) -> TrialOutputs:

@@ -206,7 +206,8 @@ def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
     """Return the changes that the engine alone reports for a trial's stopped container."""
     with pytest.MonkeyPatch.context() as patch, trial_context() as context:
         patch.setattr(overlay_changes, "may_read_overlays", lambda: False)
-        spec = container_start.with_image_facts(spec, context)
+        plan = container_start.plan_with_image_facts(spec.container, context)
+        spec = replace(spec, plan=plan)
         container = container_start.stopped_container(spec.container, context)
         evidence = EvidenceCollector(trial_outputs(spec.container), Redactor({}))
         collect_changes(evidence, container)

@@ -31,6 +31,7 @@ from labledger.records.attempt_result import (
 )
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.json_codec import TypeMismatch
 from labledger.records.outcomes import SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import ExitStatus
@@ -393,7 +394,7 @@ def test_result_survives_being_staged() -> None:
     assert back.artifacts == (Artifact(artifact.sha256, 7, None),)
     assert AttemptResult.from_json(back.as_json()) == back
     assert back.as_json() == result.as_json()
-    apart = replace(result, events=EventFile(Path("/lab/staged"), "run/000003-2.jsonl", 9))
+    apart = replace(result, events=EventFile("run/000003-2.jsonl", 9, folder=Path("/lab/staged")))
     assert AttemptResult.from_json(apart.as_json(), Path("/lab/staged")).events == apart.events
     digested = replace(result, events=replace(apart.events, sha256="d" * 64))
     assert (
@@ -405,3 +406,19 @@ def test_result_survives_being_staged() -> None:
     assert result.verdict is None
     with pytest.raises(ValueError, match="version 4"):
         AttemptResult.from_json(staged | {"version": 4})
+    for wrong, message in (
+        ({"exit_status": "5"}, 'exit_status: expected an integer or null, found "5"'),
+        ({"ids": staged["ids"] | {"repl_idx": None}}, "ids.repl_idx: expected an integer"),
+        ({"phases": {"agent": [0, "1"]}}, r"phases.agent\[1\]: expected an integer"),
+        ({"artifacts": [["a" * 64, 1.5]]}, r"artifacts\[0\]\[1\]: expected an integer"),
+        ({"events": {"file": "a", "count": None}}, "events.count: expected an integer"),
+        ({"scores": [[]]}, r"scores\[0\]: expected an object"),
+        ({"status": "lost"}, 'status: expected one of .*, found "lost"'),
+        ({"another": 1}, "another: AttemptResult has no such key"),
+    ):
+        with pytest.raises(TypeMismatch, match=f"^{message}"):
+            AttemptResult.from_json(staged | wrong)
+    for key in staged.keys() - {"version", "reason", "message", "exit_status", "outcome"}:
+        if key != "events_dropped":
+            with pytest.raises(TypeMismatch, match=f"^{key}: "):
+                AttemptResult.from_json({k: v for k, v in staged.items() if k != key})

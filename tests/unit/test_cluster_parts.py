@@ -6,12 +6,14 @@ import errno
 import json
 import os
 import random
+import re
 import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_trials import Trials
@@ -20,6 +22,7 @@ from waiting import wait_until
 from labledger.execution.host_state import HostState, Limits, Needs, capacity_of
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.resource_limits import ResourceOverrides, Resources
+from labledger.experiment.staged_files import StagedFile
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.files.partial_files import DigestMismatch, PartialFile
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
@@ -31,12 +34,14 @@ from labledger.hosts.host_messages import (
     Described,
     Exchange,
     Kill,
+    ReadChunk,
     Removal,
     RunKey,
+    RunRequest,
     RunSetup,
 )
 from labledger.hosts.host_run_folder import ResultOutbox
-from labledger.hosts.message_bytes import decode, encode
+from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
@@ -121,6 +126,26 @@ def test_the_outbox_gives_back_what_was_put(tmp_path: Path) -> None:
     assert AttemptResult.from_json(json.loads(message.result)).as_json() == result.as_json()
     again.discard((3, 2))
     assert (list(outbox.keys()), outbox.get((3, 2))) == ([], None)
+
+
+def test_wrong_values_in_messages_are_named() -> None:
+    """A message with a value of another type is refused with the path of the value."""
+    file = StagedFile("a", "b" * 64, 3, executable=True)
+    setup = RunSetup(RunKey("ledger", "run"), 1, {"agent": (file,)}, is_sealed=False)
+    text: Any = "1"
+    wrong_file = {"agent": (file, replace(file, size=text))}
+    wrong_messages = {
+        "ReadChunk.key[1]: found str; expected int": ReadChunk("s", setup.run, (1, text), None, 0),
+        "RunRequest.setup.epoch: found str; expected int": RunRequest(
+            "s", replace(setup, epoch=text)
+        ),
+        'RunRequest.setup.files.agent[1].size: expected an integer, found "1"': RunRequest(
+            "s", replace(setup, files=wrong_file)
+        ),
+    }
+    for problem, message in wrong_messages.items():
+        with pytest.raises(BadMessage, match=re.escape(f"cannot be read: {problem}")):
+            decode(encode(message))
 
 
 def test_messages_show_nothing_of_what_they_hold() -> None:

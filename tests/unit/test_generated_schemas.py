@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -12,15 +12,31 @@ from shutil import copyfile
 import pytest
 from commands import CHECKOUT, command_env
 
-_spec = importlib.util.spec_from_file_location("schemas", CHECKOUT / "scripts/schemas.py")
-assert _spec is not None
-assert _spec.loader is not None
-schemas = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(schemas)
+from labledger.errors import SchemaInvalid
+from labledger.records import JsonObject
+from labledger.records.json_schemas import require_valid
+
+IDS = {"run_id": "r", "trial_id": "t", "variant_id": "v", "task_id": "k", "repl_idx": 0}
+CALL: JsonObject = {
+    "schema_version": "model_call_record_v1",
+    "schedule_idx": 0,
+    "slot_commit_id": "c",
+    "attempt": 1,
+    "ids": IDS,
+    "call": 1,
+    **dict.fromkeys(("ts", "started_at"), "2026-01-31T12:00:00.000Z"),
+    "provider": "p",
+    "api": "gemini",
+    "model": "m",
+    "state": "answered",
+    "waited_ms": 0,
+    **dict.fromkeys(("model_served", "status", "reason", "usage", "raw_usage", "request_id")),
+    **dict.fromkeys(("first_byte_ms", "duration_ms", "reserved")),
+}
 
 
 def test_schemas_are_generated() -> None:
-    """Generating the schemas again changes no file."""
+    """Generating the schemas again gives the files that are there, and others are listed."""
     printed = subprocess.run(
         [sys.executable, CHECKOUT / "scripts/schemas.py", "--print"],
         check=True,
@@ -28,21 +44,27 @@ def test_schemas_are_generated() -> None:
         capture_output=True,
         text=True,
     ).stdout
-    for name, text in json.loads(printed).items():
+    schemas = json.loads(printed)
+    for name, text in schemas["generated"].items():
         path = CHECKOUT / "schemas" / f"{name}.jsonschema"
         assert path.read_text("utf-8") == text, "run `python scripts/schemas.py`"
+    names = {path.stem for path in (CHECKOUT / "schemas").iterdir()}
+    assert names == {*schemas["generated"], *schemas["hand_written"]}
+    assert schemas["generated"].keys().isdisjoint(schemas["hand_written"])
 
 
 def test_settings_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new setting of `runtime`, or of the grader, can be overridden without another schema."""
+    monkeypatch.syspath_prepend(CHECKOUT / "scripts")
+    schemas = importlib.import_module("schemas")
     monkeypatch.setattr(schemas, "FOLDER", tmp_path)
     for name in schemas.AUTHORED:
         copyfile(CHECKOUT / f"schemas/{name}.jsonschema", tmp_path / f"{name}.jsonschema")
     path = tmp_path / "experiment_v1.jsonschema"
     experiment = json.loads(path.read_text("utf-8"))
-    own = experiment["properties"]
-    own["runtime"]["properties"]["shm"] = {"type": "string", "default": "64m"}
-    own["benchmark"]["properties"]["grader"]["properties"]["nice"] = {"type": "integer"}
+    sections = experiment["properties"]
+    sections["runtime"]["properties"]["shm"] = {"type": "string", "default": "64m"}
+    sections["benchmark"]["properties"]["grader"]["properties"]["nice"] = {"type": "integer"}
     path.write_text(json.dumps(experiment), "utf-8")
     variant, task = (json.loads(schemas.with_settings(name)) for name in schemas.AUTHORED)
     runtime = task["properties"]["runtime"]["properties"]
@@ -64,3 +86,20 @@ def test_what_is_required() -> None:
         *("same_trials", "clusters", "effective_clusters", "validity", "pass_at", "equivalence"),
         *("looks", "planned_looks", "chosen_by_verdict", "family_of"),
     }
+
+
+def test_optional_keys() -> None:
+    """A key that is absent without a value may have one, and is never null."""
+    require_valid(CALL, "model_call_record_v1")
+    require_valid(CALL | {"fault": "provider", "fees": 1, "replayed": True}, "model_call_record_v1")
+    for key in ("fault", "fees", "replayed", "detail", "temperature"):
+        with pytest.raises(SchemaInvalid, match=f"^{key}: found null"):
+            require_valid(CALL | {key: None}, "model_call_record_v1")
+
+
+def test_required_keys() -> None:
+    """Every key that is not optional is required."""
+    for key in CALL:
+        lacking = {name: value for name, value in CALL.items() if name != key}
+        with pytest.raises(SchemaInvalid, match=f"'{key}' is missing"):
+            require_valid(lacking, "model_call_record_v1")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytest
 
 from labledger.records import JsonObject
-from labledger.records.json_codec import JsonForm, Section, to_json
+from labledger.records.json_codec import JsonForm, JsonRow, Section, TypeMismatch, decoder, to_json
 
 
 class Colour(StrEnum):
@@ -110,15 +112,125 @@ def test_section_comes_back() -> None:
     assert list(Outer("x").as_json()) == ["id", "inner", "seconds"]
 
 
+@dataclass(frozen=True, slots=True)
+class Row(JsonRow):
+    word: str
+    number: int
+    is_set: bool = False
+    not_stored: bytes = b""
+
+    _JSON = ("word", "number", "is_set")
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds(Section):
+    """Every kind of field."""
+
+    integer: int = 0
+    number: float = 0
+    flag: bool = False
+    text: str = ""
+    colour: Colour = Colour.RED
+    choice: Literal["a", "b"] = "a"
+    pair: tuple[int, str] = (0, "")
+    lists: tuple[tuple[int, ...], ...] = ()
+    objects: list[JsonObject] | None = None
+    by_name: Mapping[str, int] | None = None
+    inner: Inner | None = None
+    rows: tuple[Row, ...] = ()
+    either: str | int | float | bool | None = None
+    row_or_inner: Row | Inner | None = None
+    anything: Any = None
+
+
 @pytest.mark.parametrize(
-    ("document", "message"),
+    ("name", "stored", "value"),
     [
-        ({"id": "x", "other": 1}, "Outer has no other"),
-        ({"id": "x", "inner": {"words": [], "word": 1}}, "Inner has no word"),
-        ({}, "name"),
+        ("integer", -(2**63), -(2**63)),
+        ("integer", 60.0, 60),
+        ("number", 60.0, 60),
+        ("number", 0.5, 0.5),
+        ("number", 1e20, 1e20),
+        ("flag", True, True),
+        ("text", "5", "5"),
+        ("colour", "red", Colour.RED),
+        ("choice", "b", "b"),
+        ("pair", [1, "x"], (1, "x")),
+        ("lists", [[1], []], ((1,), ())),
+        ("objects", [{"a": [None]}], [{"a": [None]}]),
+        ("objects", None, None),
+        ("by_name", {"a": 1.0}, {"a": 1}),
+        ("inner", {"words": ["a"]}, Inner(("a",))),
+        ("rows", [["a", 1, True], ["b", 2]], (Row("a", 1, is_set=True), Row("b", 2))),
+        ("either", 60.0, 60.0),
+        ("either", 60, 60),
+        ("either", True, True),
+        ("either", "x", "x"),
+        ("either", None, None),
+        ("row_or_inner", ["a", 1], Row("a", 1)),
+        ("row_or_inner", {"words": []}, Inner(())),
+        ("anything", [1, {"a": "b"}], [1, {"a": "b"}]),
     ],
 )
-def test_refused(document: JsonObject, message: str) -> None:
-    """An unknown or missing key of a stored section is an error, also in a nested one."""
-    with pytest.raises(TypeError, match=message):
-        Outer.from_json(document)
+def test_kinds_of_values(name: str, stored: object, value: object) -> None:
+    """Each kind of field reads its JSON form; only a union keeps 60.0 apart from 60."""
+    read = getattr(Kinds.from_json({name: stored}), name)
+    assert (read, type(read)) == (value, type(value))
+    written = Kinds(**{name: value}).as_json()
+    assert getattr(Kinds.from_json(written), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "message"),
+    [
+        ("integer", "5", 'integer: expected an integer, found "5"'),
+        ("integer", True, "integer: expected an integer, found true"),
+        ("integer", None, "integer: expected an integer, found null"),
+        ("integer", 5.5, "integer: expected an integer of at most 64 bits, found 5.5"),
+        ("integer", 2**63, f"integer: expected an integer of at most 64 bits, found {2**63}"),
+        ("integer", 1e300, "integer: expected an integer of at most 64 bits, found 1e+300"),
+        ("number", "0.5", 'number: expected a number, found "0.5"'),
+        ("number", False, "number: expected a number, found false"),
+        ("number", 2**64, f"number: expected an integer of at most 64 bits, found {2**64}"),
+        ("number", math.nan, "number: expected a finite number, found NaN"),
+        ("flag", 1, "flag: expected true or false, found 1"),
+        ("text", 5, "text: expected a string, found 5"),
+        ("text", ["x"], 'text: expected a string, found ["x"]'),
+        ("colour", "blue", 'colour: expected one of "red", found "blue"'),
+        ("colour", 1, 'colour: expected one of "red", found 1'),
+        ("choice", "c", 'choice: expected one of "a", "b", found "c"'),
+        ("pair", [1], "pair: expected 2 values, found 1"),
+        ("pair", [1, 2], "pair[1]: expected a string, found 2"),
+        ("lists", [[1], [2, "3"]], 'lists[1][1]: expected an integer, found "3"'),
+        ("lists", "text", 'lists: expected a list, found "text"'),
+        ("objects", [{}, []], "objects[1]: expected an object, found []"),
+        ("by_name", {"a": 1, "b": "1"}, 'by_name.b: expected an integer, found "1"'),
+        ("by_name", [1], "by_name: expected an object or null, found [1]"),
+        ("inner", {"words": ["a", 1]}, "inner.words[1]: expected a string, found 1"),
+        ("inner", {"words": [], "word": 1}, "inner.word: Inner has no such key"),
+        ("inner", {}, "inner.words: Inner needs this key"),
+        ("rows", [["a", 1], ["b", "2"]], 'rows[1][1]: expected an integer, found "2"'),
+        ("rows", [["a"]], "rows[0]: expected 3 values, found 1"),
+        ("rows", [["a", 1, True, ""]], "rows[0]: expected 3 values, found 4"),
+        ("either", math.inf, "either: expected a finite number, found Infinity"),
+        ("row_or_inner", {"words": [1]}, "row_or_inner.words[0]: expected a string, found 1"),
+        ("other", 1, "other: Kinds has no such key"),
+    ],
+)
+def test_kinds_of_wrong_values(name: str, stored: object, message: str) -> None:
+    """A value of another type is refused with its path, the expectation and what was found."""
+    with pytest.raises(TypeMismatch, match=f"^{re.escape(message)}$"):
+        Kinds.from_json({name: stored})
+
+
+def test_document_of_another_kind() -> None:
+    """A document that is no object is refused, and a missing key named."""
+    with pytest.raises(TypeMismatch, match=r"^expected an object, found \[\]$"):
+        decoder(Outer)([])
+    with pytest.raises(TypeMismatch, match=r"^id: Outer needs this key$"):
+        Outer.from_json({})
+
+
+def test_rows_are_lists() -> None:
+    """A row is written as the list of its members, without what is not stored."""
+    assert to_json((Row("a", 1, not_stored=b"x"),)) == [["a", 1, False]]

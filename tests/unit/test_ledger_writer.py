@@ -6,6 +6,7 @@ import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_ledgers as kit
@@ -416,6 +417,21 @@ def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader)
     writer.stage(lease, result, final=True)
     [record] = writer.commit_staged(lease, 0).objects("trials")
     assert record["message"] == result.message
+
+
+def test_an_unreadable_staged_result(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """A staged result that this version cannot read is an error that names the field."""
+    lease = kit.begin_run(writer)
+    wrong: Any = "5"
+    writer.stage(lease, kit.result(0, exit_status=wrong), final=True)
+    problem = 'cannot be read: exit_status: expected an integer or null, found "5"'
+    with pytest.raises(LedgerError, match=problem) as commit_error:
+        writer.commit_staged(lease, 0)
+    assert "the version of labledger that ran the trial" in str(commit_error.value.hint)
+    with pytest.raises(LedgerError, match=problem):
+        reader.staged_result(kit.RUN, 0)
+    with pytest.raises(LedgerError, match=problem):
+        reader.spent_so_far(kit.RUN)
 
 
 EMPTY_VIEWS = {

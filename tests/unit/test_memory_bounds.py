@@ -39,7 +39,7 @@ def run_of_events(path: Path, slots: int, events: int) -> None:
         mirrors.create_run_folder(folder, reader.run(kit.RUN))
         staged = writer.store.staged_events
         for idx in range(slots):
-            file = EventFile(staged, f"{kit.RUN}/{idx:06d}-1.jsonl", events, sha256_hex(content))
+            file = EventFile(f"{kit.RUN}/{idx:06d}-1.jsonl", events, sha256_hex(content), staged)
             file.path.parent.mkdir(parents=True, exist_ok=True)
             file.path.write_bytes(content)
             writer.commit_result(lease, kit.result(idx, events=file))

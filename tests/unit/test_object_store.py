@@ -216,7 +216,7 @@ class Cluster:
         )
         store_of_run.put_bytes(LARGE)
         name = event_file_for(self.spec.container).name
-        events = EventFile(store_of_run.staged_events, name, 1, sha256_hex(OTHER))
+        events = EventFile(name, 1, sha256_hex(OTHER), store_of_run.staged_events)
         events.path.parent.mkdir(parents=True, exist_ok=True)
         events.path.write_bytes(OTHER)
         result = AttemptResult(

@@ -12,7 +12,7 @@ from labledger.records.attempt_result import Event, EventFile
 from labledger.trial.evidence import trial_outputs
 from labledger.trial.evidence.redaction import Redactor
 
-NOWHERE = EventFile(Path("/nonexistent"), "events.jsonl", 0)
+NOWHERE = EventFile("events.jsonl", 0, folder=Path("/nonexistent"))
 
 
 def read_events(
@@ -65,7 +65,7 @@ def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     held, dropped = read_events(content, redactor=Redactor({"KEY": "hush-hush"}))
     assert isinstance(held, tuple)
     monkeypatch.setattr(trial_outputs, "MAX_BYTES_IN_MEMORY", 1000)
-    place = EventFile(tmp_path, "run/000007-1.jsonl", 0)
+    place = EventFile("run/000007-1.jsonl", 0, folder=tmp_path)
     spooled, dropped_then = read_events(content, place, Redactor({"KEY": "hush-hush"}))
     assert isinstance(spooled, EventFile)
     assert spooled.sha256 == canonical_json.sha256_hex(spooled.path.read_bytes())

@@ -11,10 +11,9 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import get_type_hints
 
 from labledger import clock
 from labledger.errors import MalformedJson, SchemaInvalid
@@ -36,7 +35,6 @@ from labledger.hosts.host_messages import (
     RunKey,
 )
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
-from labledger.hosts.message_bytes import TypeMismatch, codec
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import (
     MAX_LINE_BYTES,
@@ -45,6 +43,7 @@ from labledger.records.attempt_result import (
     AttemptResult,
     EventFile,
 )
+from labledger.records.json_codec import TypeMismatch
 from labledger.records.model_calls import Api
 from labledger.records.outcomes import NEVER_RUN
 from labledger.trial.evidence.evidence_collection import EVIDENCE_SCHEMA
@@ -76,7 +75,7 @@ def read_result(message: ResultMessage, spec: EvidenceSpec, staged_events: Path)
     try:
         document = canonical_json.loads(message.result, max_depth=MAX_RECORD_DEPTH)
         result = AttemptResult.from_json(document, staged_events)
-        _require_types(result)
+        _require_values(result)
         _require_records(result)
         _require_calls(result)
     except (MalformedJson, SchemaInvalid, TypeMismatch) as error:
@@ -106,23 +105,16 @@ def require_events(file: EventFile) -> None:
         raise BadResult(f"has {count:,} events, and says {file.count:,}")
 
 
-def _require_types(result: AttemptResult) -> None:
-    """Raise an exception unless every field has its type and a value that can be stored.
+def _require_values(result: AttemptResult) -> None:
+    """Raise `ValueError` unless every field has a value that can be stored.
 
     The schemas check the fields with records.
     """
-    for name, (pack, unpack) in _CODECS.items():
-        unpack(pack(getattr(result, name)))
     if isinstance(result.events, EventFile):
-        unpack_text, unpack_count = codec(str).unpack, codec(int).unpack
-        unpack_text(result.events.name)
-        unpack_text(result.events.sha256)
-        numbers = [unpack_count(result.events.count)]
+        if result.events.sha256 is None:
+            raise TypeMismatch("expected a string, found null", ("events", "sha256"))
+        numbers = [result.events.count]
     else:
-        for event in result.events:
-            # Their codec would encode and decode each body once more.
-            if type(event.row_seq) is not int or type(event.body) is not dict:
-                raise TypeMismatch("an event has another type")
         numbers = [event.row_seq for event in result.events]
         if len(set(numbers)) != len(numbers):
             raise TypeMismatch("two events have the same number")
@@ -133,14 +125,6 @@ def _require_types(result: AttemptResult) -> None:
         raise TypeMismatch("its times are not comparable")
     if result.status in NEVER_RUN:
         raise TypeMismatch(f"no trial ends as {result.status}")
-
-
-_TYPES = get_type_hints(AttemptResult)
-_CODECS = {
-    field.name: codec(_TYPES[field.name])
-    for field in fields(AttemptResult)
-    if field.name not in {"events", *_SCHEMAS}
-}
 
 
 def _require_records(result: AttemptResult) -> None:

@@ -17,7 +17,8 @@ from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retr
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading_settings import Sealing
 from labledger.files.durable_files import write_file
-from labledger.records import JsonObject, canonical_json
+from labledger.records import canonical_json
+from labledger.records.json_codec import decoder
 from labledger.trial.attempt_notes import phase_fields, phase_lines
 from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
@@ -80,13 +81,8 @@ class AgentPart:
             fields = json.loads((folder / _AGENT_PART).read_bytes())
         except FileNotFoundError:
             return None
-        seen: JsonObject = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in fields["seen"].items()
-        }
-        stored = fields.get("artifacts")
-        artifacts = None if stored is None else TakenArtifacts.from_json(stored)
-        return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
+        part: Self = decoder(cls)(fields)
+        return part
 
     def write(self, folder: Path) -> None:
         """Store the outcome durably. Raises `OSError`."""
