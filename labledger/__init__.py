@@ -32,6 +32,7 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first used. Warn of a name that moved to another module."""
     if name in _names:
         return _load(name)
+    # Imported late: only earlier names need it.
     from labledger.moved_names import moved
 
     return moved(name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.text.escaping import escape_line
 from labledger.text.figures import parse_size
 
@@ -35,7 +35,6 @@ _RUNS_SQL = (
 def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the run ids that begin with the typed text, the newest run first."""
     from labledger import open_ledger
-    from labledger.errors import LabLedgerError
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:

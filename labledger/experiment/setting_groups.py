@@ -74,6 +74,7 @@ class SettingOverrides(Section):
     """The stored value of each setting that was set, by its name, in the order of the group."""
 
     GROUP: ClassVar[type[SettingGroup]]
+    _OWN_READER: ClassVar = True
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
@@ -88,7 +89,7 @@ class SettingOverrides(Section):
 
     @classmethod
     def from_json(cls, data: JsonObject) -> Self:
-        """Return stored overrides. Raises `TypeError` for an unknown setting."""
+        """Return stored overrides. Raises `TypeMismatch` for an unknown setting."""
         settings = settings_of(cls.GROUP)
         words = {
             name: value

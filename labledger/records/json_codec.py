@@ -22,6 +22,7 @@ from typing import (
     Literal,
     NamedTuple,
     Self,
+    Union,
     cast,
     get_args,
     get_origin,
@@ -54,6 +55,8 @@ class JsonForm:
     """Fields that the form leaves out if they have the default value."""
     _ONLY_SET: ClassVar[bool] = False
     """Whether the form leaves out all fields that have their default values."""
+    _OWN_READER: ClassVar[bool] = False
+    """Whether `from_json` of the class reads the form, because fields alone do not define it."""
 
     def as_json(self) -> JsonObject:
         """Return the JSON form."""
@@ -261,7 +264,7 @@ def _reader(declared: Any) -> _Reader:
     arguments, origin = get_args(declared), get_origin(declared)
     if declared in _SCALARS:
         return _SCALARS[declared]
-    if isinstance(declared, UnionType):
+    if isinstance(declared, UnionType) or origin is Union:
         return _union_reader(arguments)
     if origin is Literal:
         return _choice_reader({word: word for word in arguments})
@@ -279,6 +282,8 @@ def _reader(declared: Any) -> _Reader:
     assert isinstance(declared, type), declared
     if issubclass(declared, JsonRow):
         return _row_reader(declared)
+    if getattr(declared, "_OWN_READER", False):
+        return _Reader("an object", {"object": cast("Any", declared).from_json})
     return _Reader("an object", {"object": _object_conversion(declared)})
 
 
@@ -369,10 +374,15 @@ def _unchanged(value: Any) -> Any:
 
 
 def _integer(value: float) -> int:
-    """Return a whole number of at most 64 bits, as JSON holds it."""
-    if -_INT_LIMIT <= value < _INT_LIMIT and value == int(value):
+    """Return a whole number. Parsers of stored JSON refuse integers of more than 64 bits.
+
+    Caps between coordinator and gateway may be larger, but are never written as 1e20.
+    """
+    if isinstance(value, int):
+        return value
+    if -_INT_LIMIT <= value < _INT_LIMIT and value.is_integer():
         return int(value)
-    raise _mismatch("an integer of at most 64 bits", value)
+    raise _mismatch("an integer", value)
 
 
 def _finite(value: float) -> float:

@@ -199,8 +199,8 @@ def test_docker_rights_are_listed_by_name(trials: Trials) -> None:
     """
     runtime = {"rights": "docker", "user": "root"}
     spec = trials.spec(runtime=runtime, grading={"mode": "separate"})
-    for container in (spec, separate_grader.grader_spec(spec.container)):
-        config = container_config(container.container)
+    for container in (spec.container, separate_grader.grader_spec(spec.container)):
+        config = container_config(container)
         host = config["HostConfig"]
         assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], [])
         assert host["CapAdd"] == [

@@ -132,6 +132,7 @@ class Kinds(Section):
     text: str = ""
     colour: Colour = Colour.RED
     choice: Literal["a", "b"] = "a"
+    choice_or_none: Literal["a", "b"] | None = None
     pair: tuple[int, str] = (0, "")
     lists: tuple[tuple[int, ...], ...] = ()
     objects: list[JsonObject] | None = None
@@ -148,6 +149,7 @@ class Kinds(Section):
     [
         ("integer", -(2**63), -(2**63)),
         ("integer", 60.0, 60),
+        ("integer", 2**100, 2**100),
         ("number", 60.0, 60),
         ("number", 0.5, 0.5),
         ("number", 1e20, 1e20),
@@ -155,6 +157,8 @@ class Kinds(Section):
         ("text", "5", "5"),
         ("colour", "red", Colour.RED),
         ("choice", "b", "b"),
+        ("choice_or_none", "b", "b"),
+        ("choice_or_none", None, None),
         ("pair", [1, "x"], (1, "x")),
         ("lists", [[1], []], ((1,), ())),
         ("objects", [{"a": [None]}], [{"a": [None]}]),
@@ -186,12 +190,10 @@ def test_kinds_of_values(name: str, stored: object, value: object) -> None:
         ("integer", "5", 'integer: expected an integer, found "5"'),
         ("integer", True, "integer: expected an integer, found true"),
         ("integer", None, "integer: expected an integer, found null"),
-        ("integer", 5.5, "integer: expected an integer of at most 64 bits, found 5.5"),
-        ("integer", 2**63, f"integer: expected an integer of at most 64 bits, found {2**63}"),
-        ("integer", 1e300, "integer: expected an integer of at most 64 bits, found 1e+300"),
+        ("integer", 5.5, "integer: expected an integer, found 5.5"),
+        ("integer", 1e300, "integer: expected an integer, found 1e+300"),
         ("number", "0.5", 'number: expected a number, found "0.5"'),
         ("number", False, "number: expected a number, found false"),
-        ("number", 2**64, f"number: expected an integer of at most 64 bits, found {2**64}"),
         ("number", math.nan, "number: expected a finite number, found NaN"),
         ("flag", 1, "flag: expected true or false, found 1"),
         ("text", 5, "text: expected a string, found 5"),

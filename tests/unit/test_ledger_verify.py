@@ -136,7 +136,7 @@ CHANGED = {
     "inserted trial for a pruned slot": (
         """INSERT INTO trial SELECT 1, 2, attempt, status, reason, message, verdict, outcome,
         exit_status, started_at, ended_at, duration_ms, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, image_ref, image_id, 0 FROM trial WHERE schedule_idx=0""",
+        NULL, NULL, NULL, image_ref, image_id, 0, NULL, NULL FROM trial WHERE schedule_idx=0""",
         2,
     ),
     "left staged": (

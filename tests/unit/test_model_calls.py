@@ -62,7 +62,7 @@ def test_a_line_that_was_not_written_whole_is_left_out(tmp_path: Path) -> None:
         ([ended_line(ENDED)], "line 2: 'ended' does not fit call 1"),
         ([asked_line(ASKED), asked_line(ASKED)], "line 3: 'asked' does not fit call 1"),
         ([asked_line(ASKED), ended_line(ENDED), ended_line(ENDED)], "line 4: 'ended' does not fit"),
-        ([{**asked_line(ASKED), "more": 1}], "line 2: ModelCall has no more"),
+        ([{**asked_line(ASKED), "more": 1}], "line 2: more: ModelCall has no such key"),
         ([{"event": "asked"}], "line 2"),
     ],
 )

@@ -13,6 +13,7 @@ from labledger.experiment.setting_groups import (
     setting,
     settings_schema,
 )
+from labledger.records.json_codec import TypeMismatch
 from labledger.text.figures import parse_size
 
 
@@ -74,7 +75,7 @@ def test_stored_overrides_are_read_as_the_group_declares() -> None:
     changed = overrides(size="unlimited", share=1.0)
     assert CacheOverrides.from_json(changed.as_json()) == changed
     assert CacheOverrides.from_json({"share": 1.0}).as_json() == {"share": 1}
-    with pytest.raises(TypeError, match="no sizes"):
+    with pytest.raises(TypeMismatch, match="sizes: Caches has no such key"):
         CacheOverrides.from_json({"sizes": 1})
 
 

@@ -14,6 +14,7 @@ import labledger
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, say, table
 from labledger.cli.help_pages import CommandLine
+from labledger.errors import Exit
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
@@ -154,7 +155,6 @@ def declare_lost(
     refuses results that the host delivers later.
     """
     from labledger import declare_host_lost, open_ledger
-    from labledger.errors import Exit
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         slots = ledger.state(run).open_slots

@@ -16,7 +16,7 @@ import labledger
 from labledger.cli import arguments
 from labledger.cli.console import confirm, out, out_json, print_checks, say
 from labledger.cli.help_pages import CommandLine
-from labledger.errors import Exit
+from labledger.errors import Exit, InvalidInput, Problem
 from labledger.text.figures import format_size
 from labledger.text.words import counted, counted_of
 
@@ -334,7 +334,6 @@ def tag(
 ) -> None:
     """Add tags to a run (+NAME), remove tags (-NAME), and print the tags that it has."""
     from labledger import change_tags
-    from labledger.errors import InvalidInput, Problem
 
     words = tags or []
     unclear = [
