@@ -161,8 +161,9 @@ MAX_REASON = 1_000
 def text_problems(where: str, text: str, max_characters: int) -> list[Problem]:
     """Return the problems of a text that a user gives: empty, too long, or not UTF-8."""
     problems = []
-    if not text.strip() or len(text) > max_characters:
-        message = f"found {len(text):,} characters; expected a text of at most {max_characters:,}"
+    characters = len(text) if text.strip() else 0
+    if not 0 < characters <= max_characters:
+        message = f"found {characters:,} characters; expected a text of at most {max_characters:,}"
         problems.append(Problem(where, message))
     try:
         text.encode()

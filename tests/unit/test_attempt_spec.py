@@ -209,7 +209,7 @@ def test_docker_rights_are_listed_by_name(trials: Trials) -> None:
             "SYS_CHROOT",
         ]
         assert config["User"] in {"0", "root"}
-        helper = permission_container_config(container.container)["HostConfig"]
+        helper = permission_container_config(container)["HostConfig"]
         assert helper["CapAdd"] == list(CAPABILITIES)
         assert helper["SecurityOpt"] == ["no-new-privileges"]
     assert container_config(trials.spec().container)["HostConfig"]["SecurityOpt"] == [
