@@ -51,6 +51,7 @@ def write_all(docs: Path) -> None:
         "exit-codes.md": exit_codes(),
         "views.md": view_reference(),
         "formats.md": format_reference(),
+        "resource-use.md": number_reference(),
         "experiment-fields.md": _table_of_fields("experiment_v1"),
         "task-fields.md": _table_of_fields("task_v1"),
         "settings-fields.md": _table_of_fields("lab_settings_v1"),
@@ -158,6 +159,16 @@ def format_reference() -> Iterator[str]:
             yield from (f"{schema['description']}.", "")
         yield from _table_of_fields(name)
         yield ""
+
+
+def number_reference() -> Iterator[str]:
+    """A table of the numbers that a trial's record has only if they are known."""
+    schema = json.loads((resources.schemas() / "trial_record_v1.jsonschema").read_text("utf-8"))
+    yield from ("| number | type | meaning |", "| --- | --- | --- |")
+    for name, definition in schema["properties"].items():
+        if name not in schema["required"]:
+            meaning = definition["description"].partition(";")[0]
+            yield _row([f"`{name}`", _type_name(definition), _cell(meaning)])
 
 
 def _table_of_fields(name: str) -> Iterator[str]:

@@ -24,6 +24,7 @@ def main() -> None:
     _end_at_interrupts()
     _use_utf8()
     use_safe_path()
+    # Imported late: the path must be safe first.
     from labledger.cli.app import main as run_command
 
     try:

@@ -13,6 +13,45 @@ from typing import Any
 
 from labledger.exit_codes import Exit
 
+__all__ = [
+    "AlreadyGraded",
+    "ArtifactChanged",
+    "DiskFull",
+    "EngineUnavailable",
+    "Exit",
+    "ExperimentChanged",
+    "ExtraMissing",
+    "HostLost",
+    "ImageBuildsStopped",
+    "InvalidInput",
+    "LabLedgerError",
+    "LeaseHeld",
+    "LeaseLost",
+    "LedgerDamaged",
+    "LedgerDiskFull",
+    "LedgerError",
+    "LedgerMissing",
+    "LedgerOutdated",
+    "LedgerReplaced",
+    "LedgerTooNew",
+    "MalformedJson",
+    "NotALedger",
+    "NothingToExtend",
+    "Parameter",
+    "PermissionNeeded",
+    "PreflightFailed",
+    "Problem",
+    "QueryFailed",
+    "RequestRefused",
+    "RunExists",
+    "RunNotComplete",
+    "RunNotFound",
+    "SchemaInvalid",
+    "SecretsUnknown",
+    "SlotNotFound",
+    "TakeoverStopped",
+]
+
 
 class LabLedgerError(Exception):
     """labledger could not do what was requested."""
@@ -115,11 +154,28 @@ class PermissionNeeded(InvalidInput):
         """Each `Permission`, one for each problem."""
 
 
+MAX_REASON = 1_000
+"""The largest number of characters of the reason that a user gives for a request or a part."""
+
+
+def text_problems(where: str, text: str, max_characters: int) -> list[Problem]:
+    """Return the problems of a text that a user gives: empty, too long, or not UTF-8."""
+    problems = []
+    characters = len(text) if text.strip() else 0
+    if not 0 < characters <= max_characters:
+        message = f"found {characters:,} characters; expected a text of at most {max_characters:,}"
+        problems.append(Problem(where, message))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        problems.append(Problem(where, "found bytes that are not UTF-8; expected text"))
+    return problems
+
+
 def require_text(what: str, where: str, text: str, max_characters: int) -> None:
-    """Raise `InvalidInput` for an empty or too long text. `what` and `where` name it."""
-    if not text.strip() or len(text) > max_characters:
-        message = f"found {len(text):,} characters; expected a text of at most {max_characters:,}"
-        raise InvalidInput(what, [Problem(where, message)])
+    """Raise `InvalidInput` for a text with `text_problems`. `what` and `where` name it."""
+    if problems := text_problems(where, text, max_characters):
+        raise InvalidInput(what, problems)
 
 
 class MalformedJson(LabLedgerError):

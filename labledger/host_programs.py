@@ -64,7 +64,8 @@ def environment() -> dict[str, str]:
 
 def find_program(name: str) -> str | None:
     """Return the path of a program in the absolute folders of PATH, or None."""
-    import shutil  # Late: it takes longer than a small query.
+    # Imported late: it takes longer than a small query.
+    import shutil
 
     return shutil.which(name, path=_absolute_path())
 

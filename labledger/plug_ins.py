@@ -1,4 +1,4 @@
-"""Objects that packages register as entry points.
+"""Objects that this package has, and that other packages register as entry points.
 
 A high-level package, such as a benchmark format, can thus provide an object to a low-level package
 that must not import it. Entry points are looked up on demand, so that commands start fast.
@@ -25,12 +25,16 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "swebench": "labledger.benchmarks.swebench.judge:SWEBENCH_LOGS",
     },
 }
-"""This package's entry points by group and name, the same as in pyproject.toml. They are repeated
-because a checkout that is not installed, or not installed anew, lacks the metadata."""
+"""This package's own objects by group and name, written as entry points are.
+
+They are listed here and not in `pyproject.toml`, so that a checkout works without metadata and
+with the metadata of another version.
+"""
 
 
 def registered(group: str) -> dict[str, dict[str, EntryPoint]]:
     """Return a group's entry points by name and then by package, with this package's first."""
+    # Imported late: it takes longer than a small query.
     from importlib.metadata import EntryPoint, entry_points
 
     by_name: dict[str, dict[str, EntryPoint]] = {

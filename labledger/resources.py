@@ -84,3 +84,15 @@ def require_page() -> None:
     """Raise `ExtraMissing` if a library for the report's page is not installed."""
     alternative = "; --markdown and --json work without"
     require_for("the page", "report", "jinja2", "vl_convert", alternative=alternative)
+
+
+def require_otel() -> None:
+    """Raise `ExtraMissing` if the libraries of OpenTelemetry are not installed."""
+    require_for(
+        "exporting spans", "otel", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
+    )
+
+
+def require_inspect() -> None:
+    """Raise `ExtraMissing` if the library that writes logs of Inspect is not installed."""
+    require_for("writing logs of Inspect", "inspect", "inspect_ai")

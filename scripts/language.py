@@ -44,16 +44,23 @@ STORED = {"notification: what is to be told is never removed"}
 """Sentences in the schema of ledgers, which only a migration can change."""
 STORED_FILES = {"python_grader_program.py"}
 """Files that runs stage, and whose digests they store."""
+EXAMPLES = {"test_language.py"}
+"""Modules whose strings break the rules on purpose."""
 _SQL = ("SELECT", "CREATE", "INSERT", "WITH ", "UPDATE", "DELETE", "CASE ")
 _SQL_WORDS = re.compile(r"\b(?:FROM|JOIN|WHERE|WHEN|AND|THEN)\b")
 _PROGRAM_SIGNS = re.compile(r"[{}$=;<>|&\\]")
 MAX_PROGRAM_SIGNS = 0.03
-"""A text of several lines with a larger share of these signs is a program, not prose."""
-_PROGRAM_START = re.compile(r"(?:#!|import |from \S+ import |def |\[ |\| )")
-_CODE_LINES = re.compile(
-    r"^ *\|.*$|^ *(?:>>>|\.\.\.) .*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$", re.MULTILINE
+"""A long text, or one of several lines, with a larger share of these signs is a program."""
+_PROGRAM_START = re.compile(
+    r"(?:#!|import |from \S+ import |def |\[ |\| |set -|cat /|mkdir |echo |\w+ = )"
 )
-"""Rows of a table, lines of an example, and lines that show how a script is called."""
+_CODE_LINES = re.compile(
+    r"^ *\|.*$|^ *(?:>>>|\.\.\.) .*$|^ {4,}(?:python|scripts/|PYTHONPATH=)\S* .*$"
+    r"|^ *(?:- )?[a-z_]+:(?: \S+)?$|^ *- \S+$",
+    re.MULTILINE,
+)
+"""Rows of a table, lines of an example, lines that show how a script is called, and YAML."""
+_SENTENCE_END = re.compile(r"[.!?:](?:[\s\"')*_]|$)")
 _LITTLE_WORDS = {
     *("return", "returns", "yield", "a", "an", "the", "of", "its", "this", "whether", "is", "in"),
     *("to", "for", "and", "or", "it", "with", "as", "test"),
@@ -87,7 +94,7 @@ def findings(paths: list[Path]) -> Iterator[Finding]:
     for path in paths:
         files = [path] if path.is_file() else sorted((*path.rglob("*.md"), *path.rglob("*.py")))
         for file in files:
-            if not GENERATED.search(file.as_posix()) and file.name not in STORED_FILES:
+            if not GENERATED.search(file.as_posix()) and file.name not in STORED_FILES | EXAMPLES:
                 yield from findings_in(file)
 
 
@@ -173,8 +180,10 @@ def _page_texts(content: str) -> Iterator[Text]:
 
 
 def _python_texts(content: str) -> Iterator[Text]:
+    tree = ast.parse(content)
+    quoted = {id(part) for node in ast.walk(tree) for part in _compared(node)}
     within_f_strings: set[int] = set()
-    for node in ast.walk(ast.parse(content)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             within_f_strings.update(map(id, node.values))
             parts = (p.value if isinstance(p, ast.Constant) else "CODE" for p in node.values)
@@ -187,10 +196,20 @@ def _python_texts(content: str) -> Iterator[Text]:
             message = node.value
         else:
             continue
+        if id(node) in quoted:
+            continue
         message = _CODE_LINES.sub("", message)
         if _is_prose(message):
             yield Text(node.lineno, message)
     yield from _comments(content)
+
+
+def _compared(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the strings with which an assertion compares the output of a program."""
+    if isinstance(node, ast.Assert):
+        for part in ast.walk(node.test):
+            if isinstance(part, ast.Compare):
+                yield from ast.walk(part)
 
 
 def _comments(content: str) -> Iterator[Text]:
@@ -212,13 +231,16 @@ def _comments(content: str) -> Iterator[Text]:
 
 
 def _is_prose(text: str) -> bool:
-    if len(text.split()) < 4 or text.lstrip().upper().startswith(_SQL):
+    if len(text.split()) < 4 or text.lstrip().startswith(_SQL):
         return False
     if _PROGRAM_START.match(text.lstrip()) or len(_SQL_WORDS.findall(text)) > 1:
         return False
+    if "\n" in text.strip() and not _SENTENCE_END.search(text):
+        return False
     plain = re.sub(r"``[^`]+``|`[^`]+`", "", text)
     signs = len(_PROGRAM_SIGNS.findall(plain))
-    return "\n" not in text.strip() or signs <= MAX_PROGRAM_SIGNS * len(plain)
+    is_short = "\n" not in text.strip() and _word_count(text) <= MAX_SENTENCE_WORDS
+    return is_short or signs <= MAX_PROGRAM_SIGNS * len(plain)
 
 
 def _restated_names(path: Path, tree: ast.Module) -> Iterator[Finding]:

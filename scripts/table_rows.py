@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import Table
 
+from labledger.ledger.database.table_rows import SLOT_ROWS
 from labledger.ledger.database.tables import metadata
 
 TARGET = Path(__file__).parents[1] / "labledger/ledger/database/table_rows.json"
@@ -37,7 +38,8 @@ def facts(table: Table) -> dict[str, object]:
         and "numbered_by_sqlite" not in column.info
     ]
     key = [column.name for column in table.primary_key.columns]
-    return {"columns": columns, "key": key, "digested": "row_digest" in table.columns}
+    shared = {"key": key, "digested": "row_digest" in table.columns}
+    return shared if table.name in SLOT_ROWS else {"columns": columns} | shared
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ WRONG = "#!/bin/sh\nprintf wrong >answer\n"
 def put_agent(cache: Path, name: str = "codex", launch: str = RIGHT) -> InstalledAgent:
     """Put an agent that consists of one script into `cache`."""
     target = AgentTarget(load_profile(name), load_profile(name).version)
-    entry = installation._entry(cache / "labledger" / "agents", target)
+    entry = installation.entry_of(cache / "labledger" / "agents", target)
     shutil.rmtree(entry, ignore_errors=True)
     tree = entry / TREE
     tree.mkdir(parents=True)

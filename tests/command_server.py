@@ -33,7 +33,7 @@ HEAVY = (
     *("jsonschema", "labledger.cli.commands.ledger_queries", "labledger.cli.table_layout"),
     *("labledger.cli.run_display", "labledger.cli.outcome_text", "labledger.benchmarks.formats"),
     *("labledger.runner.rerun", "labledger.runner.extend", "labledger.runner.regrade"),
-    *("labledger.ledger.database.tables", "labledger.export.inspect_logs", "jinja2"),
+    *("labledger.ledger.database.tables", "labledger.export.exported_files", "jinja2"),
 )
 """Modules that commands import late, imported here before they are forked."""
 

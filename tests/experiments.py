@@ -22,12 +22,14 @@ from commands import CHECKOUT, command_env, command_line, run_forked, run_real, 
 from sample_trials import BUSYBOX, ENGINE
 from waiting import PATIENCE_S, delete_folder, wait_until
 
-from labledger import RunOptions, RunOutcome, fault_points, open_ledger, resume, run
+from labledger import fault_points, open_ledger, resume, run
+from labledger.cli.option_groups import run_options
 from labledger.engine.networks import Networks
 from labledger.errors import LedgerError
 from labledger.export import mirrors, summary
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
+from labledger.results import RunOutcome
 from labledger.trial.contract import Labels
 from labledger.upkeep.verify_lab import verify_lab
 
@@ -168,12 +170,12 @@ class Project:
 
     def start(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
         """Run the experiment through the library, in this process."""
-        options_of_run = RunOptions(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
-        return run(self.experiment, options_of_run)
+        given = run_options(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
+        return run(self.experiment, given)
 
     def go_on(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
         """Resume a run through the library, in this process."""
-        return resume(run_id, RunOptions(lab_dir=self.lab, env={"PACE": pace}, **options))
+        return resume(run_id, run_options(lab_dir=self.lab, env={"PACE": pace}, **options))
 
     # -- trials that hold
 

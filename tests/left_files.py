@@ -47,11 +47,15 @@ def leave_files(spec: AttemptSpec) -> AttemptResult:
         for name in ("agent", "grader"):
             groups.append(_run_phase(spec, name))
         fields = {"agent": (0, 100, 110, 0), "grader": (0, 110, 120, 0)}
-        (spec.folder / "state" / contract.PHASES_FILE).write_text(phase_lines(fields), "ascii")
+        (spec.container.folder / "state" / contract.PHASES_FILE).write_text(
+            phase_lines(fields), "ascii"
+        )
         now = clock.utc_now()
         ended = ContainerExit(ExitStatus.GRADED, now, now, 200)
         return collect_result(
-            spec, ended, unknown_isolation_facts(isolation_of(spec), "there was no container")
+            spec.evidence,
+            ended,
+            unknown_isolation_facts(isolation_of(spec.container), "there was no container"),
         )
     finally:
         for group in groups:
@@ -61,7 +65,7 @@ def leave_files(spec: AttemptSpec) -> AttemptResult:
 
 def _run_phase(spec: AttemptSpec, name: str) -> int:
     """Run the text of a phase to its end; return its process group."""
-    *words, escaped = spec.settings.phase(name).command
+    *words, escaped = spec.container.settings.phase(name).command
     assert words == ["sh", "-c"], "only shell text can be run here"
     text = "".join(part.text for part in text_parts(escaped))
     out, state = Path("..", "out"), Path("..", "state")
@@ -71,13 +75,13 @@ def _run_phase(spec: AttemptSpec, name: str) -> int:
         "AGENTLAB_RESULT_PATH": out / contract.RESULT,
         "AGENTLAB_TRAJECTORY_PATH": state / contract.EVENTS,
     }
-    log = spec.folder / "state" / name
+    log = spec.container.folder / "state" / name
     with (
         Path(f"{log}.stdout").open("wb") as stdout,
         Path(f"{log}.stderr").open("wb") as stderr,
         subprocess.Popen(
             ["sh", "-c", text],
-            cwd=spec.folder / "workspace",
+            cwd=spec.container.folder / "workspace",
             env=os.environ | {key: str(path) for key, path in variables.items()},
             stdin=subprocess.DEVNULL,
             stdout=stdout,
@@ -91,4 +95,4 @@ def _run_phase(spec: AttemptSpec, name: str) -> int:
 
 def remove_left_files(spec: AttemptSpec) -> None:
     """Delete the trial folder."""
-    shutil.rmtree(spec.folder)
+    shutil.rmtree(spec.container.folder)

@@ -216,6 +216,11 @@ def open_writer(path: Path, clock: Callable[[], str] | None = None) -> LedgerWri
     return LedgerWriter.open(path, store, now=clock) if clock else LedgerWriter.open(path, store)
 
 
+def store_of(writer: LedgerWriter) -> ArtifactStore:
+    """Return the artifact store beside a writer's ledger."""
+    return ArtifactStore(writer.path.parent / "artifacts")
+
+
 def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN, **changes: Any) -> Lease:
     """Create and own a run of `total` slots."""
     writer.create_run(new_run(run_id, **changes), tasks((total + 1) // 2), slots(total))
@@ -267,7 +272,7 @@ UNKNOWN: JsonObject = {"state": CallState.UNKNOWN, "status": None, "usage": None
 def event_file(writer: LedgerWriter, name: str) -> EventFile:
     """Return ten events in a file of that name, as a trial with very many events leaves them."""
     content = b"".join(b'{"n":%d,"type":"step"}\n' % n for n in range(10))
-    file = EventFile(writer._store.staged_events, name, 10, canonical_json.sha256_hex(content))
+    file = EventFile(name, 10, canonical_json.sha256_hex(content), writer.store.staged_events)
     file.path.parent.mkdir(parents=True)
     file.path.write_bytes(content)
     return file

@@ -146,14 +146,14 @@ def remove_attempt(
     spec: AttemptSpec, full_disks: FullDisks | None = None, gateway: GatewayClient | None = None
 ) -> None:
     with trial_context(full_disks=full_disks, gateway=gateway) as context:
-        worker.remove_attempt(spec, context)
+        worker.remove_attempt(spec.container, context)
 
 
 def prepare_trial_folder(
     spec: AttemptSpec, limiter: StartLimiter | None = None, full_disks: FullDisks | None = None
 ) -> None:
     with trial_context(limiter, full_disks) as context:
-        inputs.prepare_trial_folder(spec, context)
+        inputs.prepare_trial_folder(spec.container, context)
 
 
 class Trials:
@@ -164,7 +164,7 @@ class Trials:
         self.root = root
         self.images = images
         self.store = ArtifactStore(root / "artifacts")
-        self._made: list[AttemptSpec] = []
+        self.specs: list[AttemptSpec] = []
 
     def spec(
         self,
@@ -187,7 +187,7 @@ class Trials:
     ) -> AttemptSpec:
         """Return one attempt at one slot, of another run at each call."""
         commands = {"agent": agent, "grader": grader} | ({"setup": setup} if setup else {})
-        run_id = f"{RUN_ID}-{len(self._made)}"
+        run_id = f"{RUN_ID}-{len(self.specs)}"
         run_dir = self.root / "runs" / run_id
         for name in ("deps", "sealed"):
             (run_dir / name).mkdir(parents=True)
@@ -219,7 +219,7 @@ class Trials:
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
         read = Task.from_json(row)
         spec = AttemptSpec(plan, slot, run_id, attempt, read, FreshTrial(), may_exist)
-        self._made.append(spec)
+        self.specs.append(spec)
         return spec
 
     def run(self, *args: Any, **settings: Any) -> AttemptResult:
@@ -259,8 +259,8 @@ class Trials:
         for name in self.networks():
             Networks(ENGINE).remove(name)
         with trial_context() as context:
-            for spec in self._made:
-                worker.remove_folder(spec, context)
+            for spec in self.specs:
+                worker.remove_folder(spec.container, context)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def stage(trials: Trials, spec: AttemptSpec) -> AttemptSpec:
     """Give a trial's grader a staged file with the secret, as `Session` does."""
     digest = trials.store.put_bytes(SECRET.encode())
     files = {"agent": [], "grader": [StagedFile("key/answer.txt", digest, len(SECRET), False)]}
-    sealed = spec.sealing is not Sealing.NONE
+    sealed = spec.container.sealing is not Sealing.NONE
     spec.plan.deps_dir.rmdir()
     stage_dependencies(files, trials.store, spec.plan.deps_dir, sealed=sealed)
     return spec

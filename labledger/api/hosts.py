@@ -9,14 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.errors import Parameter, require_text
+from labledger.errors import MAX_REASON, Parameter, require_text
 from labledger.execution.host_state import HostState
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.lab_folder import LabFolder
 from labledger.records import JsonObject
 from labledger.records.json_codec import members, to_json
-
-_MAX_REASON = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,7 @@ def declare_host_lost(
     """
     from labledger.ledger.writer import LedgerWriter
 
-    require_text("the reason", Parameter("because"), because, _MAX_REASON)
+    require_text("the reason", Parameter("because"), because, MAX_REASON)
     lab = LabFolder.find(lab_dir)
     with LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer:
         writer.declare_host_lost(run_id, host, because)

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
-from labledger import clock
+from labledger import clock, resources
 from labledger.api.run_state import (
     RECENT_RESULTS,
     Pause,
@@ -51,7 +51,9 @@ from labledger.ledger.query import (
     expand_view_name,
     query,
     require_names,
+    view_engine,
     view_of,
+    view_tables,
     views,
 )
 from labledger.ledger.reader import LedgerReader
@@ -113,7 +115,7 @@ def view_names() -> tuple[str, ...]:
 
     Example:
         >>> import labledger
-        >>> "scores" in labledger.view_names()
+        >>> "scores" in labledger.results.view_names()
         True
     """
     return tuple(VIEWS)
@@ -633,7 +635,6 @@ class Ledger:
             ...     engine = ledger.engine()
             >>> pandas.read_sql("SELECT * FROM scores", engine)
         """
-        from labledger.ledger.query import view_engine
 
         return view_engine(self._path)
 
@@ -651,7 +652,6 @@ class Ledger:
             ...     connection.scalar(passed)
             41
         """
-        from labledger.ledger.query import view_tables
 
         return view_tables(self._path)
 
@@ -801,6 +801,8 @@ class Ledger:
             >>> with labledger.open_ledger() as ledger:
             ...     ledger.send_spans("demo", "http://127.0.0.1:4318/v1/traces")
         """
+        resources.require_otel()
+        # Imported late: it needs the libraries of the extra `otel`.
         from labledger.export import otel_spans
 
         return otel_spans.send_spans(self._reader, self._reader.run(run_id).run_id, url)

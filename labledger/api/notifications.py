@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 from labledger import clock
 from labledger.files.lab_folder import LabFolder
 from labledger.files.lab_trust import LabTrust
-from labledger.records import JsonObject
+from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import JsonForm
 
 if TYPE_CHECKING:
@@ -209,7 +209,6 @@ def try_receiver(receiver: str, *, env: Mapping[str, str] | None = None) -> None
     """
     from labledger.execution.receivers import NotDelivered, Receiver
     from labledger.ledger.rows.notifications import Notice, NoticeEvent
-    from labledger.records import canonical_json
 
     values = {**os.environ, **(env or {})}
     resolved = Receiver.of_option(receiver).found_in(Path.cwd(), values)

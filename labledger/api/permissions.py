@@ -85,10 +85,10 @@ def _asked_by_cluster_file(path: Path) -> tuple[Permission, ...] | None:
 
 
 def _needed_by_experiment(subject: str | Path) -> tuple[Permission, ...]:
-    from labledger.api.experiments import plan_run
+    from labledger.api.experiments import resolved_experiment
 
     try:
-        plan = plan_run(subject)._experiment.plan
+        plan = resolved_experiment(subject).plan
     except PermissionNeeded as error:
         return error.needed
     return permissions.missing(_asked_of_models(plan))

@@ -57,10 +57,8 @@ class Pause(JsonForm):
     @classmethod
     def of(cls, latch: Latch, request: ControlRequest) -> Self:
         """Return the pause that an applied request made."""
-        return cls(
-            *(latch.scope, latch.name, request.applied_at or request.requested_at),
-            *(request.requested_by, request.because),
-        )
+        since = request.applied_at or request.requested_at
+        return cls(latch.scope, latch.name, since, request.requested_by, request.because)
 
 
 def controls_of(run: RunInfo, requests: Iterable[ControlRequest]) -> Controls:
@@ -249,6 +247,11 @@ class RunSelection:
         status: The run's status.
         since: The earliest time at which the run was created, with a time zone.
         tag: A tag of the run.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     runs = ledger.runs(labledger.RunSelection(experiment="demo*", tag="baseline"))
     """
 
     experiment: str | None = None

@@ -15,7 +15,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.reader import LedgerReader
 from labledger.runner.extend import RunExtension, extend_run, prepare_extension
 from labledger.runner.regrade import regrade_run
-from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots
+from labledger.runner.rerun import RerunPlan, RerunSelection, choose_slots, rerun_slots
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import resume_run, start_run
@@ -28,7 +28,7 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
     """Run an experiment in Docker containers and return its outcome.
 
     Blocks until every slot is committed or the run stops. Reasons to stop are a stop request, a
-    spent budget, or a machine that stays unusable for longer than `options.patience_s`. `resume`
+    spent budget, or a machine that stays unusable for too long; see `RunLimits`. `resume`
     continues a stopped run. Missing images are pulled, or built if the experiment says how.
 
     The results go to the ledger of `options.lab_dir`. By default, the lab folder is searched from
@@ -56,7 +56,7 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
 
     Example:
         >>> import labledger
-        >>> options = labledger.RunOptions(max_concurrency=4, env={"API_KEY": "…"}, budget_usd=20)
+        >>> options = labledger.RunOptions(max_concurrency=4, env={"API_KEY": "…"})
         >>> outcome = labledger.run("my-experiment", options)
         >>> outcome.complete
         True
@@ -94,7 +94,7 @@ def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
     Raises:
         RunNotFound: The ledger has no such run.
         ExperimentChanged: A file of the experiment that can change results has changed.
-        LeaseHeld: Another coordinator owns the run, and `options.take_over` is not set.
+        LeaseHeld: Another coordinator owns the run, and `options.placement.take_over` is not set.
         TakeoverStopped: A stop request came while waiting to take over the run.
         PreflightFailed: An image of the run is no longer available.
         InvalidInput: An environment variable that the run needs has no value.
@@ -160,7 +160,8 @@ def plan_extension(
 
     Example:
         >>> import labledger
-        >>> labledger.plan_extension("demo", options=labledger.RunOptions(limit=20)).slot_count
+        >>> options = labledger.RunOptions(selection=labledger.TrialSelection(limit=20))
+        >>> labledger.plan_extension("demo", options=options).slot_count
         20
     """
     options = options or RunOptions()
@@ -201,13 +202,14 @@ def extend(
         ExperimentChanged: The experiment differs in something that the run has already run. The
             message names each difference. Nothing was changed.
         NothingToExtend: The run already has every cell of the experiment.
-        LeaseHeld: Another coordinator owns the run, and `options.take_over` is not set.
+        LeaseHeld: Another coordinator owns the run, and `options.placement.take_over` is not set.
         PreflightFailed: A check before the run failed. Nothing was changed.
         InvalidInput: The experiment or an option is not valid, or the run is a regrading.
 
     Example:
         >>> import labledger
-        >>> outcome = labledger.extend("demo", options=labledger.RunOptions(limit=20))
+        >>> options = labledger.RunOptions(selection=labledger.TrialSelection(limit=20))
+        >>> outcome = labledger.extend("demo", options=options)
         >>> outcome.run_id
         'demo'
     """
@@ -279,6 +281,5 @@ def rerun(plan: RerunPlan, options: RunOptions | None = None) -> RunOutcome:
         >>> outcome.complete
         True
     """
-    from labledger.runner.rerun import rerun_slots
 
     return rerun_slots(plan, options or RunOptions())

@@ -130,7 +130,7 @@ class BenchmarkFormat(Protocol):
     def read(self, location: str) -> TranslatedBenchmark:
         """Return the benchmark at `location`, the text after the colon.
 
-        Raises `labledger.InvalidInput` with the file and line of each problem.
+        Raises `labledger.errors.InvalidInput` with the file and line of each problem.
         """
         ...
 
@@ -150,7 +150,7 @@ class AgentKinds(Protocol):
     ) -> TranslatedBenchmark:
         """Return `benchmark` with one more agent at the end, of this kind and with this argument.
 
-        Raises `labledger.InvalidInput`.
+        Raises `labledger.errors.InvalidInput`.
         """
         ...
 
@@ -162,7 +162,8 @@ class SelectiveFormat(Protocol):
     def read_selected(self, location: str, globs: Sequence[str]) -> TranslatedBenchmark:
         """Return the benchmark with the tasks that a glob matches. `unread` has the other ids.
 
-        A task must not depend on which other tasks are selected. Raises `labledger.InvalidInput`.
+        A task must not depend on which other tasks are selected. Raises
+        `labledger.errors.InvalidInput`.
         """
         ...
 

@@ -26,7 +26,8 @@ from labledger.execution.probe_owners import NAME, probe_labels
 from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.runtime_sections import Resources, Rights
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Rights
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject

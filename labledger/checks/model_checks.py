@@ -17,7 +17,7 @@ from labledger.files.permissions import Permission
 from labledger.gateway.keys import read_keys
 from labledger.gateway.provider_permissions import permissions_of
 from labledger.records.model_calls import Api, Usage
-from labledger.records.model_costs import PICODOLLARS, PriceTable
+from labledger.records.model_costs import PriceTable, in_usd
 from labledger.records.model_grants import UNSTATED_OUTPUT, doubled_path
 from labledger.resources import require_for
 from labledger.text.figures import format_size
@@ -165,7 +165,7 @@ def _low_caps(models: ModelSettings, prices: PriceTable) -> Iterator[str]:
     for provider, model in models.granted_models():
         if models.known_providers[provider].apis == (Api.ANTHROPIC_MESSAGES,):
             continue  # Its requests always set the limit.
-        cost = (prices.most_cost_of(provider, model, Usage(output=tokens)) or 0) / PICODOLLARS
+        cost = in_usd(prices.most_cost_of(provider, model, Usage(output=tokens)) or 0)
         for name, limits in models.caps.items():
             low = [
                 (limits.tokens, "tokens", tokens, ""),
@@ -201,6 +201,7 @@ def ask_models(
     The checks above have passed, so libraries and keys are there. `name` is the same as for those
     checks.
     """
+    # Imported late: it needs a library of the extra `agents`.
     from labledger.gateway.providers.tiny_requests import ask_each
 
     models = models_of(plan)

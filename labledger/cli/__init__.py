@@ -1,7 +1,8 @@
 """The command line: parses arguments, calls the public library, and prints the results.
 
 In: arguments and environment of a process. Out: text on stdout and stderr, and an exit code.
-Imports only the names of `labledger` and `labledger.text.words`. Nothing imports this package.
+Imports only the public library (`labledger`, its `errors` and `results`) and `labledger.text`.
+Nothing imports this package.
 
 Read first: `app`, `option_groups`, `run_display`.
 """

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 import typer.core
 
-from labledger import Exit, LabLedgerError, __version__
+from labledger import __version__
 from labledger.cli.commands import (
     agents,
     backups,
@@ -38,6 +38,7 @@ from labledger.cli.commands import (
 from labledger.cli.console import has_no_reader, prepare_streams, say, say_error, silence
 from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.help_pages import CommandLine, command_line
+from labledger.errors import Exit, LabLedgerError
 
 _BUILD = "build_runtime_param"
 """The typer function that makes a converter for the values of a parameter."""

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from labledger import InvalidInput, Problem
+from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.text.escaping import escape_line
 from labledger.text.figures import parse_size
 
 if TYPE_CHECKING:
-    from labledger import RunStatus
+    from labledger.results import RunStatus
 
 _MAX_COMPLETIONS = 200
 _RUNS_SQL = (
@@ -33,8 +34,7 @@ _RUNS_SQL = (
 
 def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the run ids that begin with the typed text, the newest run first."""
-    from labledger import LabLedgerError, open_ledger
-    from labledger.text.escaping import escape_line
+    from labledger import open_ledger
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:
@@ -47,7 +47,7 @@ def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_view(incomplete: str) -> list[str]:
     """Return the views whose names begin with the typed text."""
-    from labledger import view_names
+    from labledger.results import view_names
 
     return [name for name in view_names() if name.startswith(incomplete)]
 
@@ -245,7 +245,7 @@ def parse_size_option(option: str, text: str) -> int:
 
 def parse_run_status(text: str | None) -> RunStatus | None:
     """Return the status of a run by its name. Raises `InvalidInput`."""
-    from labledger import RunStatus
+    from labledger.results import RunStatus
 
     if text is None or text in set(RunStatus):
         return None if text is None else RunStatus(text)

@@ -22,8 +22,8 @@ from itertools import compress, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
-from labledger import InvalidInput, Problem
 from labledger.cli.error_messages import as_typed, with_options
+from labledger.errors import InvalidInput, Problem
 from labledger.text.escaping import escape_json, escape_line, escape_lines
 from labledger.text.figures import DASH, significant
 from labledger.text.json_text import json_pieces
@@ -32,7 +32,8 @@ from labledger.text.words import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from labledger import CheckResult, LabLedgerError
+    from labledger.errors import LabLedgerError
+    from labledger.results import CheckResult
 
 
 _COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labledger import Exit, InvalidInput, LabLedgerError, Parameter, Problem
+from labledger.errors import Exit, InvalidInput, LabLedgerError, Parameter, Problem
 from labledger.text.words import near_names
 
 _IRREGULAR = {

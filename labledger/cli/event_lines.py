@@ -13,7 +13,7 @@ from labledger.text.figures import clock_time, exact
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
-    from labledger import JsonObject
+    from labledger.results import JsonObject
 
 UNITS = {"cost_usd": "USD", "tokens": "tokens"}
 """The unit of each kind of budget."""

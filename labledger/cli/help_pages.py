@@ -18,7 +18,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from labledger import Exit, LabLedgerError
+from labledger.errors import Exit, LabLedgerError
 
 
 def command_line(app: typer.Typer) -> Any:

@@ -1,8 +1,7 @@
-"""Groups of options that several commands share, and the gates of `--fail-under`.
+"""Groups of options that several commands share.
 
 A group is a dataclass that declares each option once. A command takes it as a parameter, and
-`with_option_groups` puts its fields into the signature that typer reads. Gates are checked before
-the run starts, and applied after it. A missed gate is exit code 1.
+`with_option_groups` puts its fields into the signature that typer reads.
 """
 
 from __future__ import annotations
@@ -11,98 +10,47 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from labledger import Exit, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import say
 from labledger.cli.error_messages import option_name
 from labledger.cli.help_pages import WITH_OPTIONS
-from labledger.text.figures import percent
-from labledger.text.words import counted_of
+from labledger.cli.pass_rate_gates import missed_gates, parse_gates, require_known_variants
+from labledger.errors import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from labledger import PassCounts, RunOptions, RunOutcome
+    from labledger import RunOptions
     from labledger.cli.run_display import JsonWatcher, LiveWatcher
+    from labledger.results import RunOutcome
 
 
 Command = Callable[..., None]
 
 
-_CHOSEN_RESULTS = (
-    "trials of the run were run again despite their verdicts (`rerun --despite-verdict`), and pass "
-    "rates of chosen results decide nothing"
-)
+def run_options(**values: Any) -> RunOptions:
+    """Return the `RunOptions` with these values for its fields and the fields of its groups."""
+    import labledger
 
-
-class PassRateGate(NamedTuple):
-    """The smallest pass rate that a variant must reach."""
-
-    variant_id: str | None
-    """None for every variant."""
-    rate: float
-
-
-def parse_gates(words: list[str]) -> list[PassRateGate]:
-    """Return the gates of `RATE` or `VARIANT=RATE` words. Raises `InvalidInput`."""
-    gates, problems = [], []
-    for word in words:
-        variant, _, rate = word.rpartition("=")
-        try:
-            gate = PassRateGate(variant or None, float(rate))
-        except ValueError:
-            gate = PassRateGate(None, -1)  # Refused below, like any rate out of range.
-        if 0 <= gate.rate <= 1:
-            gates.append(gate)
-        else:
-            message = f"found {word!r}; expected a rate from 0 to 1, or VARIANT=RATE"
-            problems.append(Problem("--fail-under", message))
-    if problems:
-        raise InvalidInput("the gates given", problems)
-    return gates
-
-
-def require_known_variants(gates: list[PassRateGate], variants: Sequence[str]) -> None:
-    """Raise `InvalidInput` for a gate on a variant that the run does not have."""
-    expected = " or ".join(variants)
-    problems = [
-        Problem("--fail-under", f"found variant {gate.variant_id!r}; expected {expected}")
-        for gate in gates
-        if gate.variant_id is not None and gate.variant_id not in variants
-    ]
-    if problems:
-        raise InvalidInput("the gates given", problems)
-
-
-def missed_gates(
-    gates: list[PassRateGate],
-    pass_counts: Mapping[str, PassCounts],
-    *,
-    has_chosen_results: bool = False,
-) -> list[str]:
-    """Return a sentence for each gate that a variant missed.
-
-    A variant without a counted slot has no pass rate, and misses every gate. If slots with results
-    were run again (`has_chosen_results`), every gate is missed.
-    """
-    if has_chosen_results:
-        return [_CHOSEN_RESULTS] if gates else []
-    misses = []
-    for gate in gates:
-        for name in [gate.variant_id] if gate.variant_id else pass_counts:
-            passes = pass_counts[name]
-            if passes.rate is None:
-                misses.append(f"{name} has no pass rate: none of its trials counts")
-            elif passes.rate < gate.rate:
-                trials = counted_of(passes.passed, passes.counted, "trial")
-                share = f"{trials} that count ({percent(passes.rate)})"
-                misses.append(f"{name} passed {share}, which is under {percent(gate.rate)}")
-    return misses
+    kinds = {
+        "selection": labledger.TrialSelection,
+        "source": labledger.SourceOptions,
+        "images": labledger.ImageOptions,
+        "limits": labledger.RunLimits,
+        "placement": labledger.Placement,
+    }
+    groups = {
+        group: kind(
+            **{item.name: values.pop(item.name) for item in fields(kind) if item.name in values}
+        )
+        for group, kind in kinds.items()
+    }
+    return labledger.RunOptions(**groups, **values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +68,7 @@ class Chosen:
     build: arguments.Build = False
 
     def as_options(self) -> dict[str, Any]:
-        """Return the typed options as arguments of `RunOptions`."""
+        """Return the typed options as arguments of `run_options`."""
         options = {name: getattr(self, name) for name in self.__slots__}
         return {
             name: tuple(value) if isinstance(value, list) else value
@@ -229,15 +177,13 @@ class Running:
 
         Raises `InvalidInput`.
         """
-        from labledger import FolderRetention, RunOptions
-
         if chosen is not None:
             command_options |= chosen.as_options()
         if self.min_free is not None:
             command_options["min_free_bytes"] = arguments.parse_size_option(
                 "--min-free", self.min_free
             )
-        return RunOptions(
+        return run_options(
             lab_dir=self.lab_dir,
             max_concurrency=self.max_concurrency,
             env=arguments.parse_environment(self.env),
@@ -250,7 +196,7 @@ class Running:
             on=self.on,
             insecure=self.insecure,
             window=self.window,
-            keep=FolderRetention(self.keep),
+            keep=self.keep,
             lease_ttl_s=self.lease_ttl,
             notify=tuple(self.notify or ()),
             **command_options,

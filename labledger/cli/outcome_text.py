@@ -8,9 +8,19 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from labledger import (
+from labledger.cli.console import add_lab_dir, out, say, table
+from labledger.cli.error_messages import option_name
+from labledger.cli.run_progress import (
+    VERDICT_COLUMNS,
+    VERDICTS,
+    paused_text,
+    spent_texts,
+    waiting_requests_text,
+    without_verdict,
+)
+from labledger.errors import Exit
+from labledger.results import (
     BUDGET_PARAMETERS,
-    Exit,
     ModelUse,
     PassCounts,
     RunStatus,
@@ -24,16 +34,7 @@ from labledger import (
     unread_sentences,
     untested_sentences,
 )
-from labledger.cli.console import add_lab_dir, out, say, table
-from labledger.cli.error_messages import option_name
-from labledger.cli.run_progress import (
-    VERDICT_COLUMNS,
-    VERDICTS,
-    paused_text,
-    spent_texts,
-    waiting_requests_text,
-    without_verdict,
-)
+from labledger.text.control_phrases import OWNER_DIED
 from labledger.text.figures import percent, usd
 from labledger.text.words import counted, counted_of, model_labels
 
@@ -41,7 +42,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from labledger import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState, Stop
+    from labledger.results import (
+        Grading,
+        JsonObject,
+        Regrading,
+        RunInfo,
+        RunOutcome,
+        RunState,
+        Stop,
+    )
 
 _MAX_SLOTS = 12
 """The maximum number of listed trials."""
@@ -317,9 +326,7 @@ def _why_stopped(state: RunState) -> str | None:
         return f"stopped early ({run.stop.cause}): {run.stop.message}"
     if run.status is RunStatus.RUNNING and not state.owned:
         since = f" since {run.lease.renewed_at}" if run.lease else ""
-        return (
-            f"its coordinator has sent no heartbeat{since}: it was killed, or its machine is gone"
-        )
+        return f"its coordinator has sent no heartbeat{since}: {OWNER_DIED}"
     return None
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from labledger import JsonObject, RunState
+    from labledger.results import JsonObject, RunState
 
 _PROGRESS_INTERVAL_S = 2.0
 _LATER_PROGRESS_INTERVAL_S = 30.0
@@ -117,7 +117,7 @@ class LiveWatcher:
 
         self._live = Live(
             console=console(stderr=True),
-            get_renderable=self._draw,
+            get_renderable=self.draw,
             refresh_per_second=5,
             transient=True,
         )
@@ -146,7 +146,7 @@ class LiveWatcher:
         """Show the totals of a run that another process runs."""
         self._progress.show(state)
 
-    def _draw(self) -> RenderableType:
+    def draw(self) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table

@@ -10,15 +10,16 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labledger import PassCounts, Spent
 from labledger.cli.event_lines import UNITS, notable_line
+from labledger.results import PassCounts, Spent
+from labledger.text.control_phrases import paused_sentence, scope_phrase, source_phrase
 from labledger.text.figures import clock_time, exact, percent
 from labledger.text.words import counted, counted_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from labledger import JsonObject, ModelUse, RunState
+    from labledger.results import JsonObject, ModelUse, RunState
 
 
 _MAX_NAMED = 6
@@ -357,8 +358,11 @@ def in_flight_texts(calls: JsonObject) -> Iterator[str]:
 def paused_text(state: RunState) -> str:
     """Return the pauses of a run as a sentence; empty if there are none."""
     return "; ".join(
-        f"{_scope(pause.scope, pause.name)} is paused since {pause.since} by {pause.requested_by}"
-        + (f": {pause.because}" if pause.because else "")
+        paused_sentence(
+            scope_phrase(pause.scope, pause.name),
+            pause.since,
+            source_phrase(pause.requested_by, pause.because),
+        )
         for pause in state.pauses
     )
 
@@ -369,7 +373,3 @@ def waiting_requests_text(state: RunState) -> str:
         f"request {request.number} of {request.requested_by} waits: {request.phrase}"
         for request in state.waiting_requests
     )
-
-
-def _scope(scope: str, name: str) -> str:
-    return f"{'tasks' if scope == 'task' else scope} {name}" if name else "the run"

@@ -304,7 +304,7 @@ def _answer(
         lower_is_better=False if options.is_rate else options.lower_is_better,
         confidence=options.confidence,
         errors=options.errors.value,
-        seed=options.seed,
+        seed=0,
         comparisons=(),
         gates=(),
         estimand=options.estimand.value,

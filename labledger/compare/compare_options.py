@@ -137,7 +137,12 @@ class CompareOptions:
             the difference's interval is smaller than this, in either direction.
         require_equivalent: A gate: it is missed unless both sides are shown to be equivalent within
             this limit. It is also the limit of `equivalent_within` if that is None.
-        seed: Has no effect. Earlier versions drew random samples.
+
+    Example:
+        >>> import labledger
+        >>> options = labledger.CompareOptions(metric="tokens_out", lower_is_better=True)
+        >>> with labledger.open_ledger() as ledger:
+        ...     comparison = ledger.compare("demo", options=options)
     """
 
     metric: str = PASS_RATE
@@ -152,7 +157,11 @@ class CompareOptions:
     all_pairs: bool = False
     equivalent_within: float | None = None
     require_equivalent: float | None = None
-    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Accept the text of a choice. Raises `InvalidInput` for other text."""
+        object.__setattr__(self, "estimand", Estimand.named(self.estimand))
+        object.__setattr__(self, "errors", ErrorCounting.named(self.errors))
 
     @property
     def is_rate(self) -> bool:
@@ -205,8 +214,6 @@ class CompareOptions:
                 yield Problem(Parameter(gate), message, hint=hint)
         if self.equivalent_within is not None:
             yield from self._limit_problems("equivalent_within", self.equivalent_within)
-        if self.seed < 0:
-            yield Problem(Parameter("seed"), f"found {self.seed}; expected 0 or more")
 
     def _limit_problems(self, parameter: str, limit: float) -> Iterator[Problem]:
         if parameter in _EQUIVALENCE and limit == 0:

@@ -370,6 +370,7 @@ class Comparison:
     lower_is_better: bool | None
     confidence: Share
     errors: Annotated[str, one_of(*ErrorCounting)]
+    # Always 0, because nothing is drawn at random. Earlier versions of labledger had an option.
     seed: Count
     comparisons: tuple[Compared, ...]
     gates: tuple[GateResult, ...]

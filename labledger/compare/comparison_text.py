@@ -78,7 +78,7 @@ def comparison_texts(comparison: Comparison) -> list[ComparisonText]:
     Example:
         >>> import labledger
         >>> with labledger.open_ledger() as ledger:
-        ...     for text in labledger.comparison_texts(ledger.compare("my-run")):
+        ...     for text in labledger.results.comparison_texts(ledger.compare("my-run")):
         ...         print(text.title, text.decision)
     """
     return [

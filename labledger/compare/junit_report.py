@@ -34,7 +34,7 @@ def write_junit(comparison: Comparison, out: str | Path | BinaryIO) -> None:
     Example:
         >>> import labledger
         >>> with labledger.open_ledger() as ledger:
-        ...     labledger.write_junit(ledger.compare("demo"), "comparison.xml")
+        ...     labledger.results.write_junit(ledger.compare("demo"), "comparison.xml")
     """
     root = ET.Element("testsuites", name="labledger compare")
     for compared in comparison.comparisons:

@@ -149,7 +149,7 @@ def ranking_text(comparison: Comparison) -> RankingText | None:
         >>> import labledger
         >>> options = labledger.CompareOptions(all_pairs=True)
         >>> with labledger.open_ledger() as ledger:
-        ...     text = labledger.ranking_text(ledger.compare("my-run", options=options))
+        ...     text = labledger.results.ranking_text(ledger.compare("my-run", options=options))
 
         >>> [(row[0], row[-1]) for row in text.rows]
         [('terse', 'a'), ('verbose', 'a'), ('baseline', 'b')]

@@ -55,7 +55,7 @@ def rerun_sentences(run_id: str, reruns: Sequence[Rerun]) -> tuple[str, ...]:
     Example:
         >>> import labledger
         >>> with labledger.open_ledger() as ledger:
-        ...     for sentence in labledger.rerun_sentences("demo", ledger.reruns("demo")):
+        ...     for sentence in labledger.results.rerun_sentences("demo", ledger.reruns("demo")):
         ...         print(sentence)
     """
     plain = [rerun for rerun in reruns if not rerun.despite_verdict]
@@ -85,8 +85,9 @@ def cancelled_sentences(run_id: str, cancelled: Iterable[CancelledSlots]) -> tup
 
     Example:
         >>> import labledger
+        >>> from labledger.results import cancelled_sentences
         >>> with labledger.open_ledger() as ledger:
-        ...     for sentence in labledger.cancelled_sentences("demo", ledger.cancelled("demo")):
+        ...     for sentence in cancelled_sentences("demo", ledger.cancelled("demo")):
         ...         print(sentence)
     """
     return tuple(
@@ -115,8 +116,9 @@ def skipped_sentences(run_id: str, coverage: TaskCoverage) -> tuple[str, ...]:
 
     Example:
         >>> import labledger
+        >>> from labledger.results import skipped_sentences
         >>> with labledger.open_ledger() as ledger:
-        ...     for sentence in labledger.skipped_sentences("demo", ledger.run("demo").coverage):
+        ...     for sentence in skipped_sentences("demo", ledger.run("demo").coverage):
         ...         print(sentence)
     """
     skipped = coverage.skipped
@@ -148,7 +150,7 @@ def unread_sentences(run_id: str, unread: Iterable[UnreadResults]) -> tuple[str,
         >>> import labledger
         >>> with labledger.open_ledger() as ledger:
         ...     unread = ledger.state("demo").unread_results
-        ...     print(*labledger.unread_sentences("demo", unread))
+        ...     print(*labledger.results.unread_sentences("demo", unread))
     """
     return tuple(
         f"{counted(group.trials, 'trial')} of {run_id} {'has' if group.trials == 1 else 'have'} "
@@ -167,7 +169,7 @@ def untested_sentences(resolved: JsonObject) -> tuple[str, ...]:
     Example:
         >>> import labledger
         >>> with labledger.open_ledger() as ledger:
-        ...     print(*labledger.untested_sentences(ledger.run("demo").resolved))
+        ...     print(*labledger.results.untested_sentences(ledger.run("demo").resolved))
     """
     profiles = [variant.get("profile") or {} for variant in resolved.get("variants") or ()]
     untested = {
@@ -192,7 +194,7 @@ def grading_name(grading: Grading, gradings: Sequence[Grading]) -> str | None:
         >>> import labledger
         >>> with labledger.open_ledger() as ledger:
         ...     graded = ledger.graded("demo")
-        ...     print(labledger.grading_name(graded.grading, ledger.gradings("demo")))
+        ...     print(labledger.results.grading_name(graded.grading, ledger.gradings("demo")))
     """
     if len(gradings) < 2:
         return None
@@ -218,7 +220,7 @@ def grading_sentences(
         >>> import labledger
         >>> with labledger.open_ledger() as ledger:
         ...     state = ledger.state("demo")
-        ...     for text in labledger.grading_sentences("demo", state.failed_gradings):
+        ...     for text in labledger.results.grading_sentences("demo", state.failed_gradings):
         ...         print(text)
     """
     sentences = [
@@ -308,6 +310,7 @@ def unfinished(runs: Iterable[Graded]) -> Iterator[str]:
 
 
 def _between(a: Graded, b: Graded) -> Iterator[str]:
+    # Imported late: `status` needs this module, and must start fast.
     from labledger.experiment.plan_sections import StoredFacts
 
     facts_a, facts_b = (StoredFacts.of_document(graded.run.resolved) for graded in (a, b))

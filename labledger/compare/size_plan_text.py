@@ -49,7 +49,7 @@ def plan_text(plan: SizePlan) -> PlanText:
     Example:
         >>> import labledger
         >>> plan = labledger.plan("demo", labledger.PlanOptions(detect=0.05))
-        >>> print(labledger.plan_text(plan).facts[0])
+        >>> print(labledger.results.plan_text(plan).facts[0])
     """
     return PlanText(tuple(_facts(plan)), tuple(_tables(plan)), plan.notes)
 

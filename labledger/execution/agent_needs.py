@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger import clock
+from labledger.agents.profiles import load_profile
 from labledger.errors import LabLedgerError
 from labledger.execution.key_renewal import KeyRenewal, ReadKeys
 from labledger.execution.run_events import Listener, run_event
@@ -54,8 +55,8 @@ def targets_of(experiment: ExperimentPlan, *, unfrozen: bool = False) -> dict[st
 
 
 def _profile_of(agent: ProfiledAgent) -> AgentProfile:
+    # Imported late: most runs have no agent in a folder.
     from labledger.agents.own_folder import known_profile
-    from labledger.agents.profiles import load_profile
 
     if agent.folder is None:
         return load_profile(agent.profile)
@@ -74,6 +75,7 @@ def install_agents(experiment: ExperimentPlan, emit: Listener) -> Mapping[str, I
         return {}
     if needed := permissions.missing(experiment.agent_permissions):
         raise permissions.refusal(needed, "the agents of the experiment", by_name=False)
+    # Imported late: most runs install no agent.
     from concurrent.futures import ThreadPoolExecutor
     from queue import SimpleQueue
 

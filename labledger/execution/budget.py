@@ -228,9 +228,9 @@ class CallsInFlight:
             return None
         calls = {}
         for spec in specs:
-            if spec.uses_models and not spec.is_remote:
+            if spec.container.uses_models and not spec.is_remote:
                 with suppress(OSError, ValueError):
-                    calls[spec.key] = read_calls(spec.folder / JOURNAL)
+                    calls[spec.key] = read_calls(spec.container.folder / JOURNAL)
         self._calls = calls
         now = clock.monotonic()
         self._next_look = now + max(_LOOK_EVERY_S, (now - began) / _MAX_READING_SHARE)

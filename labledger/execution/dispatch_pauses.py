@@ -46,7 +46,7 @@ class DispatchPause:
     emit: Listener
     patience_s: float
     active: bool = False
-    _paused_since: float | None = None
+    paused_since: float | None = None
     _backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_INTERVAL_S, _MAX_INTERVAL_S))
     _next_check: float = 0.0
 
@@ -56,8 +56,8 @@ class DispatchPause:
             return
         self.active = True
         now = clock.monotonic()
-        if self._paused_since is None:
-            self._paused_since = now
+        if self.paused_since is None:
+            self.paused_since = now
             self._backoff.reset()
         self._schedule_check(now)
         self.emit(
@@ -72,7 +72,7 @@ class DispatchPause:
     def record_progress(self) -> None:
         """Record that a trial's result was made durable. The next pause gets its full patience."""
         if not self.active:
-            self._paused_since = None
+            self.paused_since = None
 
     def check(self) -> str | None:
         """Check whether the cause is gone, at most as often as the backoff allows.
@@ -81,10 +81,10 @@ class DispatchPause:
         None.
         """
         now = clock.monotonic()
-        if not self.active or self._paused_since is None or now < self._next_check:
+        if not self.active or self.paused_since is None or now < self._next_check:
             return None
         remaining_cause = self.check_cause()
-        paused_s = now - self._paused_since
+        paused_s = now - self.paused_since
         if remaining_cause is None and paused_s <= self.patience_s:
             self.end()
         elif paused_s > self.patience_s:
@@ -95,9 +95,9 @@ class DispatchPause:
 
     def end(self) -> None:
         """Resume dispatch."""
-        if self.active and self._paused_since is not None:
+        if self.active and self.paused_since is not None:
             self.active = False
-            seconds = round(clock.monotonic() - self._paused_since, 1)
+            seconds = round(clock.monotonic() - self.paused_since, 1)
             self.emit(run_event("dispatch_resumed", cause=self.cause, seconds=seconds))
 
     def _schedule_check(self, now: float) -> None:

@@ -18,6 +18,7 @@ from labledger.execution.host_state import (
 )
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,10 @@ class TrialExecutor(Protocol):
         Return a warning for each thing that could not be removed. The next cleanup tries again.
         """
 
-    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
+    def restart_notices(self) -> list[tuple[ContainerSpec, str]]:
         """Return the attempts that were started again since the last call, with the reasons."""
 
-    def paused_attempts(self) -> list[AttemptSpec]:
+    def paused_containers(self) -> list[ContainerSpec]:
         """Return the attempts whose containers were seen paused since the last call."""
 
     def warnings(self) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.text.figures import format_size
 from labledger.text.words import counted
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 
 MAX_HOST_SLOTS = 10_000
 """The most slots of a host. A larger number counts as a mistake."""
@@ -123,7 +123,7 @@ class Needs:
         return f"{cpus}, {memory} of memory{gpus}{storage}"
 
 
-def needs_of(spec: AttemptSpec) -> Needs:
+def needs_of(spec: ContainerSpec) -> Needs:
     """Return the needs of an attempt."""
     return Needs.of_trial(spec.settings)
 

@@ -27,6 +27,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_grants import GRANT
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import Labels
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.container_start import attempt_of, find_container, kill_container
@@ -87,7 +88,7 @@ class LocalExecutor:
         self._programs = programs
         self._engines = EnginePool()
         self._full_disks = full_disks
-        self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
+        self._restart_notices: SimpleQueue[tuple[ContainerSpec, str]] = SimpleQueue()
         # The pool creates a thread only when none is idle.
         self._trials: Executor = ThreadPoolExecutor(_MAX_THREADS, "trial")
         self._removals: Executor = ThreadPoolExecutor(min(width, MAX_PREPARED), "remove")
@@ -142,7 +143,7 @@ class LocalExecutor:
             return None
         # While this process was suspended, another coordinator may have started the attempt.
         if not spec.container_may_exist and self.may_start:
-            attempt_notes.mark_not_started(spec.folder)
+            attempt_notes.mark_not_started(spec.container.folder)
         return spec.on_host(platform.node())
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
@@ -184,10 +185,10 @@ class LocalExecutor:
 
     def _remove(self, spec: AttemptSpec, keep_folder: bool) -> None:
         with self._context() as context:
-            remove_attempt(spec, context, keep_folder=keep_folder)
+            remove_attempt(spec.container, context, keep_folder=keep_folder)
         self._limiter.give_back(spec.slot.schedule_idx)
         if keep_folder:
-            move_to_kept(spec.folder)
+            move_to_kept(spec.container.folder)
 
     def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
         """Record why an attempt will run again, and remove its container and folder."""
@@ -195,7 +196,7 @@ class LocalExecutor:
 
     def _cancel(self, spec: AttemptSpec, reason: str) -> None:
         with self._context() as context:
-            cancel_attempt(spec, context, reason)
+            cancel_attempt(spec.container, context, reason)
         self._limiter.give_back(spec.slot.schedule_idx)
 
     def kill(self, spec: AttemptSpec) -> None:
@@ -203,7 +204,7 @@ class LocalExecutor:
         self._killed.add(spec.slot.schedule_idx)
         self.recall(spec)
         with self._engines.engine() as engine:
-            kill_container(engine, spec)
+            kill_container(engine, spec.container)
 
     def recall(self, spec: AttemptSpec) -> None:
         """Let a submitted attempt not start, if it has not: its future raises `StartRefused`."""
@@ -220,7 +221,7 @@ class LocalExecutor:
         """Return whether a container has been started for an attempt; False if it is unknown."""
         try:
             with self._engines.engine() as engine:
-                state = find_container(engine, spec)
+                state = find_container(engine, spec.container)
         except LabLedgerError:
             return False
         has_started = state is not None and state.has_started
@@ -258,11 +259,11 @@ class LocalExecutor:
                 attempt_notes.remove_notes(trial_folder)
         return warnings
 
-    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
+    def restart_notices(self) -> list[tuple[ContainerSpec, str]]:
         """Return the attempts that were started again since the last call, with the reasons."""
         return list(drain(self._restart_notices))
 
-    def paused_attempts(self) -> list[AttemptSpec]:
+    def paused_containers(self) -> list[ContainerSpec]:
         """Return the attempts whose containers were seen paused since the last call."""
         return list(drain(self._limiter.paused))
 

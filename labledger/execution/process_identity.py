@@ -21,7 +21,7 @@ DEFAULT_LEASE_TTL_S = 30.0
 
 def this_process() -> Owner:
     """Return the identity of this process."""
-    return Owner(host=_host(), pid=os.getpid(), process_token=_process_token(os.getpid()) or "")
+    return Owner(host=_host(), pid=os.getpid(), process_token=token_of_process(os.getpid()) or "")
 
 
 def is_live(lease: LeaseInfo | None) -> bool:
@@ -41,13 +41,13 @@ def process_is_dead(owner: Owner) -> bool:
     """
     if owner.host != _host() or not owner.process_token or _is_hidden(owner.pid):
         return False
-    return _process_token(owner.pid) != owner.process_token
+    return token_of_process(owner.pid) != owner.process_token
 
 
 def machine_id() -> str:
     """Return this machine's id, which survives restarts; empty if unknown."""
     try:
-        return _read_text("/etc/machine-id")
+        return read_text("/etc/machine-id")
     except (OSError, UnicodeDecodeError):
         return ""
 
@@ -57,13 +57,13 @@ def _host() -> str:
     parts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:
-            parts.append(str(Path(path).readlink() if "ns" in path else _read_text(path)))
+            parts.append(str(Path(path).readlink() if "ns" in path else read_text(path)))
         except OSError:
             continue
     return " ".join(parts)
 
 
-def _read_text(path: str) -> str:
+def read_text(path: str) -> str:
     return Path(path).read_text("ascii").strip()
 
 
@@ -73,7 +73,7 @@ def _is_hidden(pid: int) -> bool:
     Processes of other users can be hidden.
     """
     try:
-        _read_text(f"/proc/{pid}/stat")
+        read_text(f"/proc/{pid}/stat")
     except PermissionError:
         return True
     except OSError:
@@ -89,14 +89,14 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-def _process_token(pid: int) -> str | None:
+def token_of_process(pid: int) -> str | None:
     """Return the start time of a process, or None if there is no such process.
 
     A later process with the same id has another start time.
     """
     if Path("/proc/self/stat").exists():
         try:
-            fields = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         except OSError:
             return None
         state, start_time = fields[0], fields[19]

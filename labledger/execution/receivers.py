@@ -253,6 +253,7 @@ def _status_of_post(
 
     Nothing is sent afterwards: it would count as not delivered, and be sent again for ever.
     """
+    # Imported late: few runs have a webhook.
     import ssl
     from http.client import HTTPConnection, HTTPSConnection
 
@@ -329,6 +330,7 @@ def _no_answer(limit_s: float) -> str:
 
 def _failure(error: Exception, limit_s: float, *, is_cut: bool) -> str:
     """Return why a post failed, without the URL that the library's message may contain."""
+    # Imported late: few runs have a webhook.
     import ssl
 
     cause: BaseException | None = error

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from labledger.errors import Problem
 from labledger.records import JsonObject, canonical_json
-from labledger.records.json_codec import Section, normalize_number
+from labledger.records.json_codec import normalize_number
 from labledger.records.json_schemas import dotted
-from labledger.text.figures import parse_size
 
 FieldPath = tuple[str | int, ...]
 """The keys and indices that lead to a field from the top of a document."""
@@ -124,35 +123,6 @@ def is_utf8(text: str) -> bool:
 
 UNLIMITED = "unlimited"
 """The word for no limit of a resource. A key that is left out or empty means the default."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceOverrides(Section):
-    """Limits that override others, with the fields of `runtime_sections.Resources`.
-
-    `UNLIMITED` removes a limit.
-    """
-
-    cpus: float | str | None = None
-    memory_bytes: str | int | None = None
-    pids: str | int | None = None
-    storage_bytes: str | int | None = None
-    gpus: str | int | None = None
-
-    _ONLY_SET = True
-
-
-def resource_values(authored: JsonObject) -> JsonObject:
-    """Return authored resources with sizes in bytes, under the names of the stored fields."""
-    values = dict(authored)
-    for name in ("memory", "storage"):
-        if name in values:
-            size = values.pop(name)
-            values[f"{name}_bytes"] = size if size == UNLIMITED else parse_size(size)
-    for name in ("pids", "gpus"):
-        if isinstance(values.get(name), float):
-            values[name] = int(values[name])
-    return values
 
 
 def user_name(authored: Any) -> str | None:

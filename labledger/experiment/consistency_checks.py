@@ -272,7 +272,8 @@ def _memory_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProbl
         hint = f"did you mean {memory}m?" if re.fullmatch(r"[1-9]\d*", str(memory)) else None
         hint = f"{UNLIMITED} removes the limit" if parse_size(memory) == 0 else hint
         message = (
-            f"found {memory}, which is {parse_size(memory)} bytes; Docker needs 6m or more, and "
+            f"found {memory}, which is {parse_size(memory)} bytes; Docker needs "
+            f"{MIN_MEMORY_BYTES >> 20}m or more, and "
             "about 16m with control groups of version 2"
         )
         yield FieldProblem(path, message, hint)

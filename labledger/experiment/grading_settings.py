@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 from labledger import plug_ins
-from labledger.experiment.authored_fields import ResourceOverrides, resource_values, text, user_name
+from labledger.experiment.authored_fields import text, user_name
+from labledger.experiment.resource_limits import ResourceOverrides
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section
 
@@ -166,7 +167,7 @@ class GradingSettings(Section):
         if "user" in given:
             given["user"] = user_name(given["user"])
         if "resources" in given:
-            given["resources"] = resource_values(given["resources"])
+            given["resources"] = ResourceOverrides.of_authored(given["resources"]).as_json()
         settings = cls.from_json({key: value for key, value in given.items() if key != "collect"})
         if "collect" in given:
             commands = tuple(map(CollectCommand.of_authored, given["collect"]))
@@ -179,8 +180,7 @@ class GradingSettings(Section):
             return self
         changes = overrides.fields_set()
         if overrides.resources is not None and self.resources is not None:
-            both = self.resources.as_json() | overrides.resources.as_json()
-            changes["resources"] = ResourceOverrides.from_json(both)
+            changes["resources"] = self.resources.merged(overrides.resources)
         if overrides.network is not None:
             changes["allowed_hosts"] = overrides.allowed_hosts
         return replace(self, **changes)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.agents.launch import resolve as resolve_launch
+from labledger.agents.profiles import is_folder, load_profile
 from labledger.errors import InvalidInput, PermissionNeeded, Problem
 from labledger.experiment.authored_fields import (
     AuthoredExperiment,
@@ -283,7 +284,6 @@ def _profile_named(authored: AuthoredExperiment, name: str) -> AgentProfile:
     """Return the profile of a known agent, or of a folder beside the experiment."""
     # Imported late: most experiments have no profile.
     from labledger.agents.own_folder import read_folder
-    from labledger.agents.profiles import is_folder, load_profile
 
     if not is_folder(name):
         return load_profile(name)

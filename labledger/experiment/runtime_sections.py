@@ -7,53 +7,18 @@ for one trial.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
-from labledger.experiment.authored_fields import (
-    UNLIMITED,
-    ResourceOverrides,
-    resource_values,
-    text,
-    texts,
-    user_name,
-)
+from labledger.experiment.authored_fields import text, texts, user_name
 from labledger.experiment.grading_settings import GradingSettings
 from labledger.experiment.model_settings import ModelSettings
+from labledger.experiment.resource_limits import ResourceOverrides, Resources
 from labledger.records import JsonObject
 from labledger.records.json_codec import Section, normalize_number
 
 AnySection = TypeVar("AnySection", bound=Section)
-
-
-@dataclass(frozen=True, slots=True)
-class Resources(Section):
-    """The limits of a trial's container; None for no limit."""
-
-    cpus: float | None = 1
-    memory_bytes: int | None = 1 << 30
-    pids: int | None = 512
-    storage_bytes: int | None = None
-    """How many bytes the container may write to its own file system."""
-    gpus: str | int | None = None
-    """How many GPUs it gets, or `all`."""
-
-    _OPTIONAL = frozenset({"storage_bytes", "gpus"})
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls().merged(ResourceOverrides.from_json(resource_values(authored)))
-
-    @property
-    def limit_count(self) -> int:
-        """How many limits are set that every engine knows."""
-        return sum(limit is not None for limit in (self.cpus, self.memory_bytes, self.pids))
-
-    def merged(self, overrides: ResourceOverrides | None) -> Self:
-        """Return these limits, overridden one by one."""
-        changes = {} if overrides is None else overrides.as_json()
-        return replace(self, **{name: None if v == UNLIMITED else v for name, v in changes.items()})
 
 
 class Rights(StrEnum):
@@ -112,7 +77,7 @@ class Runtime(Section):
     """The OCI runtime; None for the engine's default."""
     agent_user: str | None = None
     """The user of the agent; None for the container's user."""
-    resources: Resources = Resources()
+    resources: Resources = field(default_factory=Resources)
     env: Mapping[str, str] | None = None
     """Environment variables of all phases. A variant's bindings are not substituted yet."""
     workspace: str | None = None
@@ -146,7 +111,7 @@ class Runtime(Section):
             cls.from_json(
                 {key: value for key, value in given.items() if value != defaults.get(key)}
             ),
-            resources=Resources.of_authored(authored.get("resources", {})),
+            resources=Resources().merged(_resources(authored)),
             **_converted(authored),
         )
 
@@ -210,10 +175,9 @@ class RuntimeOverrides(Section):
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
         setup, grader = authored.get("setup"), authored.get("grader", {})
-        resources = ResourceOverrides.from_json(resource_values(authored.get("resources", {})))
         return replace(
             cls.from_json({key: authored[key] for key in authored.keys() - _CONVERTED}),
-            resources=_none_if_empty(resources),
+            resources=_none_if_empty(_resources(authored)),
             agent=_none_if_empty(PhaseOverrides.of_authored(authored.get("agent", {}))),
             setup=None if setup is None else PhaseOverrides.of_authored(setup),
             without_setup=True if "setup" in authored and setup is None else None,
@@ -235,6 +199,10 @@ def _converted(authored: JsonObject) -> dict[str, Any]:
         "env": texts(authored["env"]) if "env" in authored else None,
         "models": ModelSettings.of_authored(authored["models"]) if "models" in authored else None,
     }
+
+
+def _resources(authored: JsonObject) -> ResourceOverrides:
+    return ResourceOverrides.of_authored(authored.get("resources", {}))
 
 
 def _none_if_empty(section: AnySection) -> AnySection | None:

@@ -29,7 +29,7 @@ from labledger.experiment.staged_files import WorkspaceSource, WorkspaceTar
 from labledger.files.artifact_store import ArtifactStore
 from labledger.files.workspace_seed import InlineSeed, Seed, TarSeed
 from labledger.records import JsonObject, canonical_json
-from labledger.records.json_codec import Section, normalize_number
+from labledger.records.json_codec import Section, TypeMismatch, normalize_number
 
 _HIDDEN_SECTIONS = frozenset({"grader", "grading"})
 """The sections of a row's `runtime` that containers do not get."""
@@ -231,7 +231,7 @@ class Task(Section):
         """
         try:
             task = cls.from_json(row)
-        except (AttributeError, TypeError) as error:
+        except TypeMismatch as error:
             raise LedgerError(f"the stored row of a task cannot be read: {error}") from error
         if task.runtime is not None and task.runtime.models is not None:
             raise LedgerError(f"the stored row of task {task.task_id} grants models; no task may")

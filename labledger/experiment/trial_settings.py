@@ -1,7 +1,7 @@
 """The settings of one trial: the experiment's, then its variant's, then its task's own.
 
 Only this module merges a task's settings. Preflight merges all variants with all distinct task
-settings before a run exists, and `AttemptSpec` merges the settings of its trial, by the same
+settings before a run exists, and `ContainerSpec` merges the settings of its trial, by the same
 function.
 """
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from labledger.errors import InvalidInput, Parameter, Problem, RunNotFound
-from labledger.export import inspect_logs, mirrors, otel_spans, summary, trajectories
+from labledger.export import mirrors, summary, trajectories
 from labledger.export.data_frames import require_parquet
 from labledger.files.output_files import make_folder_for, open_output, replace_output
 from labledger.ledger.database.connection import batched
@@ -23,6 +23,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.reading import committed_rows
 from labledger.ledger.reading.committed_rows import Column, ColumnType
 from labledger.records.identity import RUN_SEPARATOR
+from labledger.resources import require_inspect, require_otel
 
 if TYPE_CHECKING:
     import pyarrow
@@ -213,7 +214,7 @@ def write_records(
         _require_known(what, form, "all")
         path = out or folder / paths[what]
         if what == "inspect":
-            return inspect_logs.write_logs(reader, run_ids[0], path)
+            return _write_inspect_logs(reader, run_ids[0], path)
         if form == "jsonl":
             with replace_output(path) as handle:
                 stream_records(reader, run_ids, what, handle, form)
@@ -257,11 +258,27 @@ def _write_summary(reader: LedgerReader, run_id: str, stream: BinaryIO) -> None:
     stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
 
 
+def _write_spans(reader: LedgerReader, run_id: str, stream: BinaryIO) -> None:
+    require_otel()
+    # Imported late: it needs the libraries of the extra `otel`.
+    from labledger.export import otel_spans
+
+    otel_spans.write_spans(reader, run_id, stream)
+
+
+def _write_inspect_logs(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
+    require_inspect()
+    # Imported late: it needs the library of the extra `inspect`.
+    from labledger.export import inspect_logs
+
+    return inspect_logs.write_logs(reader, run_id, folder)
+
+
 _BESIDE_MIRRORS: dict[str, tuple[Path, Callable[[LedgerReader, str, BinaryIO], None]]] = {
     "summary": (summary.PATH, _write_summary),
     "chain": (mirrors.CHAIN_PATH, mirrors.write_chain),
     "trajectories": (trajectories.PATH, trajectories.write_lines),
-    "spans": (otel_spans.PATH, otel_spans.write_spans),
+    "spans": (Path("spans.jsonl"), _write_spans),
 }
 """The other files of `jsonl`, below the run folder, and the function that writes each."""
 
@@ -275,7 +292,7 @@ def _paths(form: str) -> dict[str, Path]:
         return {
             **mirrors.ALL_PATHS,
             **{what: path for what, (path, _) in _BESIDE_MIRRORS.items()},
-            "inspect": inspect_logs.PATH,
+            "inspect": Path("inspect"),
         }
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"

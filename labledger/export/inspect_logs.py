@@ -1,8 +1,8 @@
 """A run as logs of Inspect, one for each variant, which Inspect's own package writes.
 
 A trial is a sample: its task is the sample's id, its replication the epoch, and its trajectory the
-messages. Tokens and costs are the gateway's counts. The package holds a log's samples in memory, so
-a sample has at most `_MAX_SAMPLE`.
+messages. The gateway counts tokens and costs. A sample has at most `_MAX_SAMPLE`, because the
+package holds them in memory. This module needs the extra `inspect`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,38 @@ from functools import reduce
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from inspect_ai.log import (
+    EvalConfig,
+    EvalDataset,
+    EvalError,
+    EvalLog,
+    EvalMetric,
+    EvalResults,
+    EvalRetryError,
+    EvalSample,
+    EvalSampleLimit,
+    EvalScore,
+    EvalSpec,
+    EvalStats,
+    write_eval_log,
+)
+from inspect_ai.model import (
+    ChatCompletionChoice,
+    ChatMessage,
+    ChatMessageAssistant,
+    ChatMessageSystem,
+    ChatMessageTool,
+    ChatMessageUser,
+    Content,
+    ContentReasoning,
+    ContentText,
+    ModelOutput,
+    ModelUsage,
+)
+from inspect_ai.scorer import Score
+from inspect_ai.tool import ToolCall, ToolCallError
 
 from labledger.experiment.plan_sections import StoredFacts
 from labledger.experiment.task_row import instruction
@@ -29,20 +60,12 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import SlotRecords
 from labledger.records.identity import Slot
 from labledger.records.model_calls import ModelCall
-from labledger.records.model_costs import PICODOLLARS, PriceTable, call_cost
+from labledger.records.model_costs import PriceTable, call_cost, in_usd
 from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 from labledger.records.pass_rate import has_passed
-from labledger.resources import require_for
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import Step, StepResult, text_of
 
-if TYPE_CHECKING:
-    from inspect_ai.log import EvalLog, EvalResults, EvalSample
-    from inspect_ai.model import ChatMessage, ChatMessageAssistant, Content, ModelUsage
-    from inspect_ai.scorer import Score
-
-PATH = Path("inspect")
-"""The folder below the run folder, unless another one is given."""
 NO_MODEL = "none/none"
 """Inspect's name for the model of an evaluation without one."""
 _MAX_TEXT = 64 << 10
@@ -59,9 +82,8 @@ _STATUSES: Mapping[RunStatus, Literal["success", "started", "cancelled"]] = {
 def write_logs(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
     """Write ``RUN.VARIANT.eval`` for each variant of a run into a folder, and return the files.
 
-    A file appears whole or not at all. Raises `ExtraMissing` and `LedgerError`.
+    A file appears whole or not at all. Raises `LedgerError`.
     """
-    require_for("writing logs of Inspect", "inspect", "inspect_ai")
     run = reader.run(run_id)
     counts = {count.variant_id: count for count in reader.counts(run_id)}
     files = []
@@ -74,8 +96,6 @@ def write_logs(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
 
 
 def _write(log: EvalLog, path: Path) -> None:
-    from inspect_ai.log import write_eval_log
-
     with TemporaryDirectory(prefix="labledger-") as folder:
         written = Path(folder, "log.eval")
         write_eval_log(log, written, format="eval")
@@ -93,8 +113,6 @@ class _VariantLog:
     counts: VariantCounts
 
     def build(self) -> EvalLog:
-        from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSpec, EvalStats
-
         run, variant_id = self.run, self.variant.variant_id
         slots = [slot for slot in self.reader.slots(run.run_id) if slot.variant_id == variant_id]
         task_ids = list(dict.fromkeys(slot.task_id for slot in slots))
@@ -152,8 +170,6 @@ class _VariantLog:
                 yield _Sample(self.reader, records, prices).build()
 
     def _results(self, samples: list[EvalSample]) -> EvalResults:
-        from inspect_ai.log import EvalMetric, EvalResults, EvalScore
-
         passes = self.counts.passes
         primary = self.reader.primary_metrics(self.run.run_id).get(self.variant.variant_id)
         means = [("verdict", "accuracy", passes.rate, passes.counted)]
@@ -185,9 +201,6 @@ class _Sample:
         self._trajectory = stored_trajectory(records)
 
     def build(self) -> EvalSample:
-        from inspect_ai.log import EvalSample
-        from inspect_ai.model import ChatCompletionChoice, ChatMessageUser, ModelOutput
-
         trial, ids = self._trial, self._trial["ids"]
         task = _task_text(self._reader.task(ids["run_id"], ids["task_id"]))
         conversation = _Conversation(ids["trial_id"])
@@ -237,7 +250,6 @@ class _Sample:
 
     def _scores(self) -> dict[str, Score]:
         """Return the verdict, as it counts for the pass rate, and the metrics of the grader."""
-        from inspect_ai.scorer import Score
 
         records = self._records
         passed = has_passed(records.status, records.verdict, records.agent_exit_status)
@@ -278,7 +290,6 @@ class _Sample:
 
     def _end(self) -> JsonObject:
         """Return the trial's end, if it is not completed, and the reasons of further attempts."""
-        from inspect_ai.log import EvalError, EvalRetryError, EvalSampleLimit
 
         *earlier, _ = self._trial["attempts"]
         end: JsonObject = {}
@@ -319,8 +330,6 @@ class _Conversation:
                 self._observe(result, names)
 
     def _say(self, step: Step) -> None:
-        from inspect_ai.model import ChatMessageSystem, ChatMessageUser
-
         text = self._cut(text_of(step.message))
         facts: JsonObject = {"step": step.step_id, "said_at": step.timestamp, **(step.extra or {})}
         if step.source == "agent":
@@ -330,9 +339,6 @@ class _Conversation:
             self.messages.append(kind(id=self._next_id(), content=text, metadata=facts))
 
     def _answer(self, step: Step, text: str, facts: JsonObject) -> None:
-        from inspect_ai.model import ChatMessageAssistant, ContentReasoning, ContentText
-        from inspect_ai.tool import ToolCall
-
         content: list[Content] = []
         if step.reasoning_content:
             content.append(ContentReasoning(reasoning=self._cut(step.reasoning_content)))
@@ -352,9 +358,6 @@ class _Conversation:
         self.messages.append(self.last_answer)
 
     def _observe(self, result: StepResult, names: dict[str, str]) -> None:
-        from inspect_ai.model import ChatMessageTool
-        from inspect_ai.tool import ToolCallError
-
         text, extra = self._cut(text_of(result.content)), result.extra or {}
         message = ChatMessageTool(
             id=self._next_id(),
@@ -408,7 +411,6 @@ class _Usage:
 
     def add_call(self, call: ModelCall, prices: PriceTable) -> None:
         """Add the usage of a call."""
-        from inspect_ai.model import ModelUsage
 
         model, usage, cost = f"{call.provider}/{call.model}", call.charged, call_cost(call, prices)
         if usage is None:
@@ -421,7 +423,7 @@ class _Usage:
             input_tokens_cache_write=usage.cache_write + usage.cache_write_1h,
             input_tokens_cache_read=usage.cache_read,
             reasoning_tokens=usage.reasoning,
-            total_cost=None if cost is None else cost / PICODOLLARS,
+            total_cost=None if cost is None else in_usd(cost),
         )
         self.known.setdefault(model, []).append(used)
 

@@ -42,7 +42,7 @@ CHAIN_PATH = Path("chain.jsonl")
 def create_run_folder(folder: Path, run: RunInfo) -> None:
     """Create the folder of a run, closed to other users, and the copies that it does not have.
 
-    The copies of an experiment that was extended are replaced by those of its newest revision.
+    If the experiment was extended, the copies of its newest revision replace the earlier ones.
     """
     make_folder(folder)
     folder.chmod(0o700)

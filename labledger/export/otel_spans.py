@@ -1,8 +1,8 @@
 """Trajectories as spans of OpenTelemetry, by its conventions for generative AI.
 
 A trial is a trace: a span for the agent, with spans for answers of models and calls of tools. Ids
-are digests of the trial's ids, so every export makes the same trace. Spans go to a file of OTLP
-JSON or to an OTLP endpoint.
+are digests of the trial's ids, so every export makes the same trace. Output is OTLP, as JSON or to
+an endpoint. This module needs the extra `otel`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from labledger import clock
 from labledger.errors import LabLedgerError
@@ -22,20 +30,13 @@ from labledger.export.trajectories import StoredTrajectory, stored_trajectories
 from labledger.ledger.database.connection import batched
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
-from labledger.resources import require_for
 from labledger.trajectories.agent_document import AgentDocument
 from labledger.trajectories.atif import Step, ToolCall, text_of
 from labledger.trajectories.json_reading import text_time
 
-if TYPE_CHECKING:
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import ReadableSpan
-
 CONVENTIONS = "1.44.0"
 """The version of the semantic conventions whose names are used."""
 _SCHEMA_URL = f"https://opentelemetry.io/schemas/{CONVENTIONS}"
-PATH = Path("spans.jsonl")
-"""The file below the run folder, unless another one is given."""
 _BATCH = 100
 """How many spans one request has."""
 _TOTALS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
@@ -47,18 +48,8 @@ _MAX_TEXT = 64 << 10
 """How many characters of a message, of arguments or of a result an attribute has."""
 
 
-def require_otel() -> None:
-    """Raise `ExtraMissing` if the libraries of OpenTelemetry are not installed."""
-    require_for(
-        "exporting spans", "otel", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"
-    )
-
-
 def write_spans(reader: LedgerReader, run_id: str, out: BinaryIO) -> None:
-    """Write the spans of a run as lines of OTLP JSON. Raises `ExtraMissing` and `LedgerError`."""
-    require_otel()
-    from google.protobuf.json_format import MessageToDict
-    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+    """Write the spans of a run as lines of OTLP JSON. Raises `LedgerError`."""
 
     for spans in batched(_spans(reader, run_id), _BATCH):
         request = MessageToDict(encode_spans(spans), use_integers_for_enums=True)
@@ -71,11 +62,8 @@ def send_spans(reader: LedgerReader, run_id: str, url: str) -> int:
 
     Headers and certificates come from OpenTelemetry's own variables, such as
     `OTEL_EXPORTER_OTLP_HEADERS`. Returns the number of spans. Raises `LabLedgerError` if they were
-    not accepted, `ExtraMissing` and `LedgerError`.
+    not accepted, and `LedgerError`.
     """
-    require_otel()
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.trace.export import SpanExportResult
 
     exporter = OTLPSpanExporter(endpoint=url)
     count = 0
@@ -102,8 +90,6 @@ def _write_ids_in_hex(request: JsonObject) -> None:
 
 
 def _spans(reader: LedgerReader, run_id: str) -> Iterator[ReadableSpan]:
-    from opentelemetry.sdk.resources import Resource
-
     resource = Resource({"service.name": "labledger", "labledger.run_id": run_id}, _SCHEMA_URL)
     for stored in stored_trajectories(reader, run_id):
         with reader.open_artifact(stored.sha256) as file:
@@ -253,9 +239,6 @@ class _Trace:
         failed: bool = False,
     ) -> ReadableSpan:
         """Return a span. `span_key` identifies it in its trial; None for the agent's span."""
-        from opentelemetry import trace
-        from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         return ReadableSpan(
             name[:200],
@@ -271,8 +254,6 @@ class _Trace:
         )
 
     def _context(self, span_key: str | None) -> Any:
-        from opentelemetry import trace
-
         of_trial = f"{self.trial.ids['trial_id']} {self.trial.attempt}"
         return trace.SpanContext(
             _number(of_trial, 16),

@@ -60,7 +60,7 @@ def create_file(path: Path) -> Iterator[BinaryIO]:
     name exists by then, and `OSError`.
     """
     make_folder(path.parent)
-    descriptor = _open_nameless(path.parent)
+    descriptor = open_nameless(path.parent)
     if descriptor is None:
         with new_file(path.parent, f".{path.name}.") as handle:
             yield handle
@@ -76,7 +76,7 @@ def create_file(path: Path) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def _open_nameless(folder: Path) -> int | None:
+def open_nameless(folder: Path) -> int | None:
     """Open a new file without a name in `folder`; None if the system cannot create or name it."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -153,7 +153,8 @@ def filled_folder(target: Path) -> Iterator[Path]:
     another process creates `target` first, with the same content. Files in it are not made
     durable. Raises `OSError`.
     """
-    import shutil  # Late: it takes longer than a small query.
+    # Imported late: it takes longer than a small query.
+    import shutil
 
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:

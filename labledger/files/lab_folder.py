@@ -176,7 +176,7 @@ NETWORK = frozenset(
 )
 """Linux names of the file systems to which several systems can write."""
 
-_MOUNTS = Path("/proc/self/mountinfo")
+MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -186,7 +186,7 @@ def refuse_network(path: Path) -> None:
     Without `mountinfo`, as on macOS, nothing is checked.
     """
     try:
-        mounts = _MOUNTS.read_text("utf-8", "surrogateescape")
+        mounts = MOUNTS.read_text("utf-8", "surrogateescape")
     except OSError:
         return
     file_system = file_system_type(path, mounts)
@@ -308,6 +308,7 @@ def scratch_folder(purpose: str, place: Path | None = None) -> Iterator[Path]:
 
 def _remove_if_abandoned(path: Path) -> None:
     """Remove a folder if it belongs to this user and no process has locked it."""
+    # Imported late: it takes longer than a small query, and every command finds the lab.
     import shutil
 
     with suppress(OSError):

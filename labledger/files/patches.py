@@ -24,8 +24,8 @@ PATCH_CAP = 1 * MIB
 _MAX_SEED_BYTES = 64 * MIB
 """The most bytes of the seed's files that are held in memory. Others are not compared."""
 
-_MAX_FILE_PAIRS = 4_000_000
-_MAX_PAIRS = 4 * _MAX_FILE_PAIRS
+MAX_FILE_PAIRS = 4_000_000
+_MAX_PAIRS = 4 * MAX_FILE_PAIRS
 """The most pairs of lines that are compared, in one file and in all files.
 
 A file with more pairs gets one hunk, from its first to its last changed line, because `difflib` can
@@ -181,7 +181,7 @@ class _DiffBudget:
 
     def hunks(self, old: list[str], new: list[str]) -> Iterator[str]:
         pairs = len(old) * len(new)
-        if pairs > min(_MAX_FILE_PAIRS, self.pairs_left):
+        if pairs > min(MAX_FILE_PAIRS, self.pairs_left):
             return _one_hunk(old, new)
         self.pairs_left -= pairs
         lines = difflib.unified_diff(old, new, n=_CONTEXT)

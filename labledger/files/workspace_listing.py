@@ -152,7 +152,7 @@ def list_folder(workspace: Path) -> Listing:
     """List the files of a workspace. Follows no link and opens only regular files."""
     listing = Listing(empty=[])
     budget = HASHING_BUDGET
-    for name, child in _walk(workspace, listing):
+    for name, child in walk(workspace, listing):
         entry = entry_of(child, budget)
         if entry.kind == "file" and entry.sha256:
             budget -= entry.size
@@ -179,7 +179,7 @@ def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
     return Entry("file", status.st_size, sha256, bool(status.st_mode & stat.S_IXUSR))
 
 
-def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Yield all entries except folders, folder by folder. Not recursive, as folders may be deep."""
     pending = [""]
     folder_count = 0

@@ -6,6 +6,7 @@ host, and continues without its clients.
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
@@ -141,8 +142,6 @@ class GatewayClient:
             time.sleep(0.02)
 
     def _is_locked(self) -> bool:
-        import fcntl
-
         try:
             descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:

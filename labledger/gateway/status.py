@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from labledger.records.json_codec import Section
 from labledger.records.model_calls import NO_TOKENS, CallState, ModelCall, Usage
+from labledger.records.model_costs import in_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class CallTotals(Section):
     """Other calls that ended with a reason, by reason."""
     waited_ms: int = 0
     """How long calls waited because of providers' limits, summed over calls."""
+
+    @property
+    def cost_usd(self) -> float:
+        """The same as `cost`, in dollars."""
+        return in_usd(self.cost)
 
     @property
     def spent_tokens(self) -> int:

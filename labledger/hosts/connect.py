@@ -57,7 +57,7 @@ def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> Cluste
     """
     require_dask()
     cluster = Cluster.read(on, insecure=insecure)
-    connection = _connection(cluster).open()
+    connection = connection_to(cluster).open()
     try:
         return ClusterExecutor(connection, run, cluster.object_store).open()
     except BaseException:
@@ -105,7 +105,7 @@ def sends_model_keys(on: str, *, insecure: bool = False) -> bool:
 def connected(on: str, *, insecure: bool = False) -> Iterator[ClusterConnection]:
     """Provide a connection to the hosts of a cluster. Raises as `open_executor` does."""
     require_dask()
-    connection = _connection(Cluster.read(on, insecure=insecure)).open()
+    connection = connection_to(Cluster.read(on, insecure=insecure)).open()
     try:
         yield connection
     finally:
@@ -190,6 +190,7 @@ def serve(
 ) -> None:
     """Serve this machine as a host until SIGINT or SIGTERM. See `labledger.serve_host`."""
     require_dask()
+    # Imported late: it needs the libraries of the extra `dask`.
     from labledger.hosts import dask_host
 
     for parameter, value, expected, is_possible in (
@@ -221,11 +222,12 @@ def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
     return TlsFiles(*paths)
 
 
-def _connection(cluster: Cluster) -> ClusterConnection:
+def connection_to(cluster: Cluster) -> ClusterConnection:
     security = cluster.security()
     if cluster.address is not None:
         transport = DaskTransport(cluster.address, security, insecure=cluster.insecure)
         return ClusterConnection(transport)
+    # Imported late: it loads Dask.
     from labledger.hosts.dask_host import HostPlugin
 
     plugin = HostPlugin(cluster.host or HostSettings(slots=1))
@@ -243,6 +245,7 @@ def _start(cluster: Cluster, security: Any) -> Any:
     Raises `PermissionNeeded` if the user has not allowed it, and `InvalidInput` if it fails.
     """
     permissions.require(cluster.permissions, cluster.given)
+    # Imported late: it takes long, and few clusters are started here.
     import dask
 
     from labledger.hosts.dask_host import LESS_WATCHING

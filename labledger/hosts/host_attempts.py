@@ -180,9 +180,9 @@ class HostAttempts:
             was_accepted = self.folder.has_accepted(key)
             here = self._on_this_host(spec, container_may_exist=was_accepted)
             if not was_accepted:
-                attempt_notes.mark_not_started(here.folder)
+                attempt_notes.mark_not_started(here.container.folder)
                 self.folder.accept(key)
-            self.inputs.link(input_digests(spec), here.plan.store_root)
+            self.inputs.link(input_digests(spec.container), here.plan.store_root)
             self._open[key] = _Accepted(here)
         self._run(key, here, lifts_recall=not is_recalled)
 
@@ -416,7 +416,7 @@ class HostAttempts:
             removed=removed,
             started=self.folder.started(begun, ended) if request.wants_state else frozenset(),
             restarts=restarts,
-            paused=tuple(spec.key for spec in self._executor.paused_attempts()),
+            paused=tuple(spec.key for spec in self._executor.paused_containers()),
             warnings=warnings,
             last_start_age_s=age_s if age_s < float("inf") else None,
             is_prepared=self.preparation.is_ready_for(request.setup),

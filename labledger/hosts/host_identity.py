@@ -92,7 +92,7 @@ def serving_host(folder: Path, name: str | None = None) -> Iterator[HostIdentity
         engine_id = engine_identity(engine)
     with ExitStack() as stack:
         stack.enter_context(_folder_locked(folder))
-        stack.enter_context(_name_locked(engine_id, node))
+        stack.enter_context(name_locked(engine_id, node))
         yield _read_or_create(folder, node, engine_id)
 
 
@@ -172,7 +172,7 @@ def _folder_locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _name_locked(engine_id: str, node: str) -> Iterator[None]:
+def name_locked(engine_id: str, node: str) -> Iterator[None]:
     """Be the only worker of this name on this engine, in any folder.
 
     An abstract socket leaves no file, and no file of another user can block it. It exists only on

@@ -241,15 +241,15 @@ class StoreTransfers:
 
     def get_input(self, request: GetInput) -> StoreReply:
         """Get an input, or wait further for its arrival."""
-        return self._carry_out(request, lambda store: self._inputs.fetch(store, request))
+        return self.carry_out(request, lambda store: self._inputs.fetch(store, request))
 
     def put_output(self, request: PutOutput, path: Path) -> StoreReply:
         """Put a file of a result, or wait further for the end of its transfer."""
-        return self._carry_out(
+        return self.carry_out(
             request, lambda store: store.put(request.object_name, file_pieces(path))
         )
 
-    def _carry_out(
+    def carry_out(
         self, request: GetInput | PutOutput, transfer: Callable[[ObjectStore], Any]
     ) -> StoreReply:
         name = (request.place.url, request.object_name)

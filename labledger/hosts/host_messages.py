@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from labledger.agents.agent_trees import InstalledAgent
 from labledger.errors import LabLedgerError
 from labledger.execution.host_state import HostState
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import Resources
 from labledger.experiment.staged_files import StagedFile
 from labledger.records import JsonObject
 from labledger.records.attempt_result import digest_of
 from labledger.records.model_grants import CapShare, KeySource, ProviderConfig, ShareUse
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.trial_kinds import RegradedTrial
 
 PROTOCOL = 8
@@ -523,7 +524,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 """A SHA-256 in hex, which names an artifact."""
 
 
-def input_digests(spec: AttemptSpec) -> frozenset[str]:
+def input_digests(spec: ContainerSpec) -> frozenset[str]:
     """Return the digests of the artifacts that an attempt reads, except the run's staged files."""
     task = spec.task
     digests = {files.tar for files in task.files or ()}
@@ -536,7 +537,7 @@ def input_digests(spec: AttemptSpec) -> frozenset[str]:
     return frozenset(digest for digest in digests if DIGEST.fullmatch(digest))
 
 
-def needed_images(spec: AttemptSpec) -> dict[str, str]:
+def needed_images(spec: ContainerSpec) -> dict[str, str]:
     """Return the ids of the images of an attempt, by their names."""
     needed = {spec.image_ref: spec.image_id}
     if spec.has_grader_container:

@@ -133,7 +133,7 @@ class HostRun:
                 is_known = self.attempts.is_begun(spec.key)
             try:
                 if not is_known:
-                    self.attempts.shared_files.stage(setup, input_digests(spec))
+                    self.attempts.shared_files.stage(setup, input_digests(spec.container))
                 accepted.append(spec)
             except LedgerError as error:
                 self.attempts.fail(spec.key, "uncollected", f"{spec.host}: {error.message}")

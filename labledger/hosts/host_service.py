@@ -74,11 +74,11 @@ class HostService:
         self.identity = identity
         self.session = secrets.token_hex(8)
         self.folder = folder
-        self._settings = settings
+        self.settings = settings
         self._engines = EnginePool()
         self._permits = RunPermits(settings.slots)
         self._inputs = HostInputs(folder / "store", self._engines)
-        self._transfers = StoreTransfers(self._inputs)
+        self.transfers = StoreTransfers(self._inputs)
         self._agents = AgentFolders(folder / "agents", self._inputs.store)
         self._changed = threading.Condition()
         self._ending = threading.Event()
@@ -106,8 +106,8 @@ class HostService:
             messages.ReadChunk: lambda r: messages.Chunk(
                 read_chunk(self._result_file(r), r.offset, messages.CHUNK_BYTES)
             ),
-            messages.GetInput: self._transfers.get_input,
-            messages.PutOutput: lambda r: self._transfers.put_output(r, self._result_file(r)),
+            messages.GetInput: self.transfers.get_input,
+            messages.PutOutput: lambda r: self.transfers.put_output(r, self._result_file(r)),
         }
         self._run_handlers: dict[type, Callable[[HostRun, Any], object]] = {
             messages.PrepareRun: lambda run, r: run.attempts.preparation.prepare(r),
@@ -164,14 +164,14 @@ class HostService:
         return HostState(
             name=self.identity.name,
             host_id=self.identity.host_id,
-            slots=self._settings.slots,
+            slots=self.settings.slots,
             busy=self._permits.busy,
             images=self._images,
             inputs=frozenset(self._inputs.digests(_MAX_INPUTS_REPORTED)),
             free_bytes=None if free is None else free.bytes,
             cpus=info.get("NCPU"),
             memory_bytes=info.get("MemTotal"),
-            gpus=count_gpus(info) if self._settings.gpus is None else self._settings.gpus,
+            gpus=count_gpus(info) if self.settings.gpus is None else self.settings.gpus,
             # An engine that has never answered has no settings.
             ignores_storage=bool(info) and EngineFacts.of(info).ignores_storage,
             labledger_version=__version__,
@@ -189,7 +189,7 @@ class HostService:
             self._closed = True
             self._ending.set()
             self._inputs.close()
-            self._transfers.close()
+            self.transfers.close()
             with ExitStack() as stack:
                 for run in list(self._runs.values()):
                     stack.enter_context(run.attempts.closing())
@@ -252,7 +252,7 @@ class HostService:
                     self.identity.name,
                     HostAttempts(
                         folder=HostRunFolder(self.folder / "runs" / key.ledger / key.run_id),
-                        slots=self._settings.slots,
+                        slots=self.settings.slots,
                         permits=self._permits,
                         inputs=self._inputs,
                         preparation=RunPreparation(self.folder, key, self._agents),
@@ -288,7 +288,7 @@ class HostService:
         """Return which disk has too little space for further trials, from a short-lived cache."""
         now = clock.monotonic()
         if now - self._shortage_read > _SHORTAGE_AGE_S:
-            space = DiskSpace.of(self.folder, self._engine_info, self._settings.min_free_bytes)
+            space = DiskSpace.of(self.folder, self._engine_info, self.settings.min_free_bytes)
             self._shortage, self._shortage_read = space.find_shortage(), now
         return self._shortage
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
+from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,8 +24,8 @@ from labledger import __version__
 from labledger.hosts import host_messages
 from labledger.hosts.host_messages import PROTOCOL, HostRefused, RunSetup
 from labledger.records import JsonObject
-from labledger.records.json_codec import Section
-from labledger.trial.attempt_spec import TrialKind
+from labledger.records.json_codec import Section, TypeMismatch, read_each
+from labledger.trial.container_spec import TrialKind
 from labledger.trial.trial_kinds import FreshTrial, RegradedTrial
 from labledger.trial.trial_plan import TrialPlan
 
@@ -40,17 +41,13 @@ _sent: dict[int, tuple[object, bytes]] = {}
 """Sent shared values with their bytes, by `id`. A reference to each value keeps its id unique."""
 
 
-class TypeMismatch(ValueError):
-    """A value is not of the type that its reader expects."""
-
-
 class Codec(NamedTuple):
     """The conversion of a type's values to plain values and back."""
 
     pack: Callable[[Any], Any]
     """Return the plain value."""
     unpack: Callable[[Any], Any]
-    """Return the value. Raises `TypeMismatch`, and the errors of a section's `from_json`."""
+    """Return the value. Raises `TypeMismatch`, whose path has the names of fields."""
 
 
 @cache
@@ -118,12 +115,7 @@ def _dataclass_codec(kind: type) -> Codec:
     def unpack(plain: Any) -> Any:
         if type(plain) is not list or len(plain) != len(names):
             raise TypeMismatch(f"{kind.__name__} has {len(names)} fields")
-        try:
-            return kind(
-                *[unpack_one(item) for unpack_one, item in zip(unpacks, plain, strict=True)]
-            )
-        except TypeMismatch as error:
-            raise TypeMismatch(f"{kind.__name__}: {error}") from None
+        return kind(*read_each(names, unpacks, plain))
 
     return Codec(pack, unpack)
 
@@ -169,18 +161,20 @@ def _with_derived(section: type[Section]) -> Iterator[type[Section]]:
 
 def _collection_codec(kind: type, item: Codec) -> Codec:
     def unpack(plain: Any) -> Any:
-        return kind(map(item.unpack, _exactly(list)(plain)))
+        values = _exactly(list)(plain)
+        return kind(read_each(range(len(values)), repeat(item.unpack), values))
 
     return Codec(lambda value: [item.pack(member) for member in value], unpack)
 
 
 def _fixed_tuple_codec(arguments: tuple[Any, ...]) -> Codec:
     items = [codec(argument) for argument in arguments]
+    unpacks = [item.unpack for item in items]
 
     def unpack(plain: Any) -> tuple[Any, ...]:
         if type(plain) is not list or len(plain) != len(items):
             raise TypeMismatch(f"found {type(plain).__name__}; expected {len(items)} values")
-        return tuple(item.unpack(member) for item, member in zip(items, plain, strict=True))
+        return tuple(read_each(range(len(items)), unpacks, plain))
 
     def pack(value: tuple[Any, ...]) -> list[Any]:
         return [item.pack(member) for item, member in zip(items, value, strict=True)]
@@ -190,8 +184,10 @@ def _fixed_tuple_codec(arguments: tuple[Any, ...]) -> Codec:
 
 def _mapping_codec(key: Codec, item: Codec) -> Codec:
     def unpack(plain: Any) -> dict[Any, Any]:
-        pairs = _exactly(dict)(plain).items()
-        return {key.unpack(name): item.unpack(value) for name, value in pairs}
+        data = _exactly(dict)(plain)
+        names = [key.unpack(name) for name in data]
+        values = read_each([*map(str, names)], repeat(item.unpack), data.values())
+        return dict(zip(names, values, strict=True))
 
     def pack(value: Mapping[Any, Any]) -> dict[Any, Any]:
         return {key.pack(name): item.pack(member) for name, member in value.items()}
@@ -308,7 +304,7 @@ def decode(content: bytes) -> Any:
         raise BadMessage(f"sent a message of {len(content):,} bytes, which is too long")
     try:
         name, values = unpacked(_plain(memoryview(content)[line.end() :]))
-        return codec(_MESSAGE_TYPES[name]).unpack(values)
+        return read_each([name], [codec(_MESSAGE_TYPES[name]).unpack], [values])[0]
     except (
         ValueError,
         TypeError,
@@ -317,7 +313,8 @@ def decode(content: bytes) -> Any:
         RecursionError,
         zlib.error,
     ) as error:
-        problem = f"{type(error).__name__}: {error}"[:_MAX_PROBLEM]
+        kind = "" if isinstance(error, TypeMismatch) else f"{type(error).__name__}: "
+        problem = f"{kind}{error}"[:_MAX_PROBLEM]
         raise BadMessage(f"sent a message that cannot be read: {problem}") from error
 
 

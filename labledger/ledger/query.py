@@ -281,7 +281,7 @@ def _rows(
             ) from None
 
 
-def _was_interrupted(error: Exception, authorizer: _Authorizer) -> bool:
+def _was_interrupted(error: Exception, authorizer: Authorizer) -> bool:
     """Return whether Ctrl-C or the deadline ended a query.
 
     SQLite reports a Ctrl-C during a call of the authorizer as a refusal.
@@ -293,7 +293,7 @@ def _was_interrupted(error: Exception, authorizer: _Authorizer) -> bool:
 
 def _restrict(
     connection: Connection, stack: ExitStack, views_only: bool, deadline: Deadline | None
-) -> _Authorizer:
+) -> Authorizer:
     """Allow only reading until `stack` ends, and let signals and the deadline interrupt it."""
     driver: Any = connection.driver
     endless = frozenset() if deadline is None else _ENDLESS_FUNCTIONS
@@ -330,7 +330,7 @@ def allow_reading(
     views_only: bool = True,
     by_library: bool = False,
     refused_functions: frozenset[str] = frozenset(),
-) -> _Authorizer:
+) -> Authorizer:
     """Allow only reading on a driver's connection, as long as it has the authorizer.
 
     `views_only` refuses the ledger's own tables, and `refused_functions` are refused too.
@@ -342,12 +342,12 @@ def allow_reading(
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
     tables = [name for (name,) in driver.execute(_TABLES_SQL)] if views_only else []
     refused_functions |= _REFUSED_FUNCTIONS
-    authorizer = _Authorizer(frozenset(tables), refused_functions, by_library=by_library)
+    authorizer = Authorizer(frozenset(tables), refused_functions, by_library=by_library)
     driver.set_authorizer(authorizer)
     return authorizer
 
 
-class _Authorizer:
+class Authorizer:
     """Allows only reading, and only the columns of the ledger's tables that a view reads."""
 
     def __init__(

@@ -89,6 +89,7 @@ from labledger.ledger.rows.notifications import read_receivers
 from labledger.ledger.rows.run_rows import read_hosts, read_notes
 from labledger.ledger.rows.slot_commits import (
     count_exempt_attempts,
+    parse_staged_result,
     read_last_dispatches,
     read_staged,
     read_staged_statuses,
@@ -367,7 +368,7 @@ class LedgerReader:
             ).scalar()
         if payload is None:
             return None
-        return AttemptResult.from_json(json.loads(payload), self._store.staged_events)
+        return parse_staged_result(payload, self._store.staged_events)
 
     # -- committed records
 

@@ -49,11 +49,11 @@ class LedgerWriter:
     ) -> None:
         self.path = path
         self._engine = engine
-        self._store = store
+        self.store = store
         self._uses = ExitStack()
         self._uses.enter_context(store.in_use())
-        self._connection = engine.connect()
-        self._work = UnitOfWork(path, self._connection, now)
+        self.connection = engine.connect()
+        self._work = UnitOfWork(path, self.connection, now)
         try:
             with self._work.transaction("open the ledger") as connection:
                 self.ledger_id = ledger_id(connection)
@@ -80,9 +80,9 @@ class LedgerWriter:
 
     def close(self) -> None:
         """Empty the write-ahead log, which readers cannot do, and close the connection."""
-        if not self._connection.closed:
-            empty_log(self._connection)
-        self._connection.close()
+        if not self.connection.closed:
+            empty_log(self.connection)
+        self.connection.close()
         self._engine.dispose()
         self._uses.close()
 
@@ -98,14 +98,14 @@ class LedgerWriter:
         # Imported late: it imports all of verification, which few commands use.
         from labledger.ledger.exchange.import_writer import ImportWriter
 
-        return ImportWriter(self._work, self._store)
+        return ImportWriter(self._work, self.store)
 
     def shrink_log(self) -> bool:
         """Empty the write-ahead log if it has outgrown its limit; return False if a reader uses it.
 
         Waits at most a tenth of a second for readers.
         """
-        return shrink_log(self._connection, self.path)
+        return shrink_log(self.connection, self.path)
 
     def save_replaced(self, target: Path) -> None:
         """Copy this writer's open ledger, after `LedgerReplaced`, to the new file `target`.
@@ -114,7 +114,7 @@ class LedgerWriter:
         apply it to that ledger. Raises `LedgerError` if the copy cannot be written; then no file is
         left.
         """
-        migrations.copy_open_ledger(self._connection, target)
+        migrations.copy_open_ledger(self.connection, target)
         self._work.set_log_aside(target)
 
     # -- runs
@@ -232,6 +232,7 @@ class LedgerWriter:
         Raises `RunNotFound`, `LeaseHeld` if a coordinator owns one of them, and `InvalidInput` for
         a regrading.
         """
+        # Imported late: runs are seldom deleted.
         from labledger.ledger import removal
 
         with (
@@ -249,11 +250,11 @@ class LedgerWriter:
         Otherwise SQLite would search all slots of the run, for each slot, for one that supersedes
         it.
         """
-        self._connection.execute("PRAGMA foreign_keys = OFF")
+        self.connection.execute("PRAGMA foreign_keys = OFF")
         try:
             yield
         finally:
-            self._connection.execute("PRAGMA foreign_keys = ON")
+            self.connection.execute("PRAGMA foreign_keys = ON")
 
     # -- trials before their commit
 
@@ -286,7 +287,7 @@ class LedgerWriter:
         with self._work.owned(lease, action, open_slot=idx) as connection:
             if delivered_by is not None:
                 run_rows.require_not_lost(connection, lease.run_no, delivered_by)
-            slot_commits.insert_artifacts(connection, self._store, result.artifacts)
+            slot_commits.insert_artifacts(connection, self.store, result.artifacts)
             slot_commits.insert_staged(connection, lease, result, final=final, now=self._work.now())
             slot_commits.insert_dispatches(connection, lease, dispatches)
             notifications.announce(connection, lease.run_no, notices, self._work.now())
@@ -317,7 +318,7 @@ class LedgerWriter:
                     f"slot {idx} of run {lease.run_id} has attempt {result.attempt} or a later one "
                     "staged already"
                 )
-            slot_commits.insert_artifacts(slot.connection, self._store, result.artifacts)
+            slot_commits.insert_artifacts(slot.connection, self.store, result.artifacts)
             return slot.insert_results([*slot.staged_results(), result])
 
     def commit_staged(
@@ -357,7 +358,7 @@ class LedgerWriter:
 
     def delete_event_files(self, run_id: str, next_idx: int) -> None:
         """Delete the files of staged events of slots before `next_idx`, which are all committed."""
-        for path in (self._store.staged_events / run_id).glob("*-*.jsonl"):
+        for path in (self.store.staged_events / run_id).glob("*-*.jsonl"):
             if int(path.name.partition("-")[0]) < next_idx:
                 path.unlink(missing_ok=True)
 
@@ -371,7 +372,7 @@ class LedgerWriter:
     ) -> Iterator[SlotCommit]:
         """Begin the transaction that moves the run past slot `idx`."""
         with self._work.advance(lease, idx) as connection:
-            yield SlotCommit.begin(connection, lease, idx, self._store, self._work.now)
+            yield SlotCommit.begin(connection, lease, idx, self.store, self._work.now)
             slot_commits.insert_dispatches(connection, lease, dispatches)
             notifications.announce(connection, lease.run_no, notices, self._work.now())
             fault_points.fault_point("inside_commit", idx)

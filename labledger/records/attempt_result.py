@@ -11,16 +11,17 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
 from labledger.records import JsonObject
 from labledger.records.canonical_json import MAX_DEPTH, sha256_hex
 from labledger.records.identity import TrialIds
-from labledger.records.json_codec import JsonForm
+from labledger.records.json_codec import JsonForm, JsonRow, TypeMismatch, decoder, members
 from labledger.records.model_calls import ModelCall
 from labledger.records.outcomes import SlotStatus
+from labledger.records.resource_use import NO_NUMBERS, ResourceUse
 
 _PREFIX = "artifact://sha256/"
 REFERENCE = re.compile(_PREFIX + "([0-9a-f]{64})")
@@ -33,13 +34,15 @@ def digest_of(reference: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(JsonRow):
     """Content that a record refers to by its SHA-256 (hex)."""
 
     sha256: str
     size: int
-    content: bytes | None
+    content: bytes | None = None
     """None if the artifact store has it already."""
+
+    _JSON = ("sha256", "size")
 
     @classmethod
     def inline(cls, content: bytes) -> Self:
@@ -51,7 +54,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(JsonRow):
     row_seq: int
     type: str | None
     body: JsonObject
@@ -69,11 +72,11 @@ class EventFile(JsonForm):
     Iterating yields each `Event`, as often as needed, as with a tuple.
     """
 
-    folder: Path
     name: str
     count: int
     sha256: str | None = None
     """The file's digest in hex; None if an earlier version of labledger staged it."""
+    folder: Path = Path()
 
     _JSON = ("name", "count", "sha256")
     _KEYS: ClassVar = {"name": "file"}
@@ -109,7 +112,7 @@ class EventFile(JsonForm):
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(JsonRow):
     """One phase of a trial (`setup`, `agent` or `grader`), as `trial.sh` recorded it."""
 
     exit_status: int
@@ -119,17 +122,18 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricValue:
+class MetricValue(JsonRow):
     """A named number or text, taken from a trial's result, events, score, timing or calls."""
 
     metric_id: str
     source: str
     """`result`, `events`, `score`, `runner` or `gateway`."""
-    value: float | int | str
+    value: float | int | str | bool
+    """A bool only in results that an earlier version staged."""
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptResult:
+class AttemptResult(JsonForm):
     """The result of one attempt at a slot, validated and final."""
 
     ids: TrialIds
@@ -164,6 +168,9 @@ class AttemptResult:
     artifacts: tuple[Artifact, ...] = ()
     model_calls: tuple[ModelCall, ...] = ()
     """The agent's calls to models, in order, as the gateway counted them."""
+    resource_use: ResourceUse = NO_NUMBERS
+
+    _OPTIONAL = frozenset({"model_calls", "resource_use"})
 
     @property
     def verdict(self) -> str | None:
@@ -181,73 +188,29 @@ class AttemptResult:
         them.
         """
         version = 2 if isinstance(self.events, EventFile) else 1
-        calls = [call.as_json() for call in self.model_calls]
-        return {
-            "version": 3 if calls else version,
-            **({"model_calls": calls} if calls else {}),
-            "ids": self.ids.as_json(),
-            "status": self.status.value,
-            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
-            "phases": {
-                name: [phase.exit_status, phase.duration_ms, phase.timed_out]
-                for name, phase in self.phases.items()
-            },
-            **{name: list(getattr(self, name)) for name in _RECORD_FIELDS},
-            "metrics": [[m.metric_id, m.source, m.value] for m in self.metrics],
-            "events": (
-                self.events.as_json()
-                if isinstance(self.events, EventFile)
-                else [[e.row_seq, e.type, e.body] for e in self.events]
-            ),
-            "artifacts": [[a.sha256, a.size] for a in self.artifacts],
-        }
+        return {"version": 3 if self.model_calls else version, **members(self)}
 
     @classmethod
     def from_json(cls, data: JsonObject, staged_events: Path = Path()) -> Self:
         """Return the result from its JSON form. `staged_events` is the folder of its event file.
 
-        Raises `ValueError` for the form of a later version.
+        Raises `TypeMismatch`, and `ValueError` for the form of a later version.
         """
-        if data["version"] not in {1, 2, 3}:
-            raise ValueError(f"a staged result of version {data['version']} cannot be read")
-        values_by_field = {key: value for key, value in data.items() if key != "version"}
-        return cls(
-            **{
-                **values_by_field,
-                "ids": TrialIds(**data["ids"]),
-                "status": SlotStatus(data["status"]),
-                "phases": {name: Phase(*values) for name, values in data["phases"].items()},
-                **{name: tuple(data[name]) for name in _RECORD_FIELDS},
-                "metrics": tuple(MetricValue(*values) for values in data["metrics"]),
-                "events": (
-                    tuple(Event(*values) for values in data["events"])
-                    if isinstance(data["events"], list)
-                    else EventFile(
-                        staged_events,
-                        data["events"]["file"],
-                        data["events"]["count"],
-                        data["events"].get("sha256"),
-                    )
-                ),
-                "artifacts": tuple(
-                    Artifact(sha256, size, None) for sha256, size in data["artifacts"]
-                ),
-                "model_calls": tuple(map(ModelCall.from_json, data.get("model_calls", ()))),
-            }
-        )
+        stored = {key: value for key, value in data.items() if key != "version"}
+        if data.get("version") not in {1, 2, 3}:
+            raise ValueError(f"a staged result of version {data.get('version')} cannot be read")
+        if missing := _IN_EVERY_FORM - stored.keys():
+            raise TypeMismatch("a staged result needs this key", (min(missing),))
+        result: Self = decoder(cls)(stored)
+        if isinstance(result.events, EventFile):
+            return replace(result, events=replace(result.events, folder=staged_events))
+        return result
 
 
-_RECORD_FIELDS = ("predictions", "scores", "evidence")
-_PLAIN_FIELDS = tuple(
-    field.name
-    for field in fields(AttemptResult)
-    if field.name
-    not in {
-        *("ids", "status", "phases", "metrics", "events", "artifacts", "model_calls"),
-        *_RECORD_FIELDS,
-    }
+_IN_EVERY_FORM = frozenset(
+    ("phases", "predictions", "scores", "evidence", "metrics", "events", "artifacts")
 )
-"""Fields whose JSON form is their value. A new field of `AttemptResult` becomes one."""
+"""Keys that every version wrote, although their fields have defaults."""
 
 
 RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events", "model_calls")

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 
 from labledger.records import JsonObject
 from labledger.records.json_codec import JsonForm
+from labledger.records.json_schemas import Count, Text
 
 MAX_RUN_ID = 100
 """The length of the longest run id."""
@@ -41,11 +42,11 @@ class Slot(JsonForm):
 class TrialIds(JsonForm):
     """The `ids` of every record: the run, trial and cell that it is about."""
 
-    run_id: str
-    trial_id: str
-    variant_id: str
-    task_id: str
-    repl_idx: int
+    run_id: Text
+    trial_id: Text
+    variant_id: Text
+    task_id: Text
+    repl_idx: Count
 
     @classmethod
     def of(cls, run_id: str, slot: Slot) -> Self:

@@ -46,7 +46,7 @@ def one_of_each(*keys: str) -> tuple[str, tuple[str, ...]]:
     return "keys", keys
 
 
-_MAX_PROBLEMS = 1000
+MAX_PROBLEMS = 1000
 """The largest number of reported problems of a record. A list may have a million wrong items, and
 each problem takes memory.
 """
@@ -112,7 +112,7 @@ def require_valid(record: Any, name: str) -> None:
 
 def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the problems of `record` against the schema `name`, as (path, message), by path."""
-    errors = list(islice(_validator(name).iter_errors(record), _MAX_PROBLEMS))
+    errors = list(islice(_validator(name).iter_errors(record), MAX_PROBLEMS))
     leaves = [leaf for error in errors for leaf in _leaves(error)]
     for leaf in sorted(leaves, key=lambda leaf: [str(step) for step in leaf.absolute_path]):
         yield from _explain(leaf)
@@ -157,7 +157,7 @@ def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], st
             if list(error.schema_path)[-2:-1] == ["propertyNames"]:
                 path = (*path, value)
             expected = _expected(str(keyword), required, schema.get("description"))
-            message = f"found {_as_short_json(value)}; expected {expected}"
+            message = f"found {short_json(value)}; expected {expected}"
             yield path, message if expected else error.message[:300]
 
 
@@ -208,7 +208,8 @@ def _type_name(required: str | list[str]) -> str:
     return " or ".join(_TYPE_NAMES.get(name, name) for name in types)
 
 
-def _as_short_json(value: Any) -> str:
+def short_json(value: Any) -> str:
+    """Return a value as JSON that fits a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     length = len(value if isinstance(value, str) else text)
     shown = _shortened(text)
@@ -241,7 +242,8 @@ def read_toml(path: Path, schema: str) -> JsonObject:
 
 def read_toml_document(path: Path) -> JsonObject:
     """Return the content of a TOML file. Raises `InvalidInput`."""
-    import tomllib  # Late: most commands read no such file.
+    # Imported late: most commands read no such file.
+    import tomllib
 
     try:
         return tomllib.loads(path.read_text("utf-8"))

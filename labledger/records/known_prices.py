@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labledger.records.model_costs import (
     HOURS,
@@ -19,9 +19,7 @@ from labledger.records.model_costs import (
     PriceTable,
     condition_of,
 )
-
-if TYPE_CHECKING:
-    from labledger.records.model_grants import ProviderConfig
+from labledger.records.model_grants import ProviderConfig
 
 _FIELDS = {
     "input": ("input_mtok",),

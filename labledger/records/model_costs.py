@@ -23,6 +23,11 @@ PRICED = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
 """The kinds of tokens that have a price: fields of `Usage` and of `ModelPrice`."""
 
 
+def in_usd(picodollars: int) -> float:
+    """Return an amount in dollars."""
+    return picodollars / PICODOLLARS
+
+
 @dataclass(frozen=True, slots=True)
 class ModelPrice(Section):
     """Prices of a model's tokens in requests of a certain size, in micro-dollars per million."""
@@ -71,6 +76,18 @@ class PriceTable:
         """The digest of the prices, in any order."""
         return digest([price.as_json() for price in sorted(self.prices, key=price_order)])
 
+    def prices_of(
+        self, provider: str, model: str, request_tokens: int = 0, condition: str | None = None
+    ) -> Iterator[ModelPrice]:
+        """Yield the prices that may apply to a call, the price of the asked model first.
+
+        The price of the model that served the call follows, if that is another model.
+        """
+        for name, its_condition in _priced_as(model, condition):
+            price = self.price_of(provider, name, request_tokens, its_condition)
+            if price is not None:
+                yield price
+
     def price_of(
         self, provider: str, model: str, request_tokens: int = 0, condition: str | None = None
     ) -> ModelPrice | None:
@@ -95,12 +112,9 @@ class PriceTable:
         """
         if not usage.total:
             return 0
-        for name, its_condition in priced_as(model, condition):
-            price = self.price_of(provider, name, usage.request, its_condition)
-            cost = None if price is None else price.cost_of(usage)
-            if cost is not None:
-                return cost
-        return None
+        prices = self.prices_of(provider, model, usage.request, condition)
+        costs = (price.cost_of(usage) for price in prices)
+        return next((cost for cost in costs if cost is not None), None)
 
     def most_cost_of(
         self, provider: str, model: str, usage: Usage, *, all_tiers: bool = False
@@ -124,11 +138,10 @@ class PriceTable:
         """Return the picodollars for this many searches by the provider; None if not known."""
         if not searches:
             return 0
-        for name, its_condition in priced_as(model, condition):
-            price = self.price_of(provider, name, 0, its_condition)
-            if price is not None and price.web_search is not None:
-                return searches * price.web_search * 1000
-        return None
+        prices = self.prices_of(provider, model, 0, condition)
+        fees = (price.web_search for price in prices if price.web_search is not None)
+        fee = next(fees, None)
+        return None if fee is None else searches * fee * 1000
 
     def most_search_fees(self, provider: str, model: str, searches: int) -> int:
         """Return the largest known fees for this many searches."""
@@ -185,7 +198,7 @@ def comes_unasked(condition: str) -> bool:
     return parts_of(condition).keys() <= {SINCE, HOURS, SERVED}
 
 
-def priced_as(model: str, condition: str | None) -> Iterator[tuple[str, str | None]]:
+def _priced_as(model: str, condition: str | None) -> Iterator[tuple[str, str | None]]:
     """Yield the models and conditions whose prices may apply to a call: the asked model first."""
     yield model, condition
     parts = parts_of(condition or "")
@@ -241,7 +254,7 @@ def model_metrics(calls: Sequence[ModelCall], prices: PriceTable) -> tuple[Metri
         )
     cost, is_complete = known_cost(calls, prices)
     if is_complete:
-        metrics.append(MetricValue("cost_usd", SOURCE, cost / PICODOLLARS))
+        metrics.append(MetricValue("cost_usd", SOURCE, in_usd(cost)))
     return tuple(metrics)
 
 

@@ -33,9 +33,7 @@ FIELDS = (
     "memory_some_s",
     "io_some_s",
 )
-"""The numbers of `ext.pressure`. docs/reference/file-formats.md explains each under "Evidence of a
-trial".
-"""
+"""The numbers of `ext.pressure`. docs/reference/evidence.md explains each under "Pressure"."""
 
 PHASES = "phases"
 """The key with the same numbers for each phase, by its name. Older records lack it."""

@@ -90,7 +90,7 @@ def draw(charts: Mapping[Name, Chart | None]) -> dict[Name, Drawing | None]:
         if chart
         for specification in chart.specifications.values()
     ]
-    drawn = iter(_svg(specifications))
+    drawn = iter(draw_svg(specifications))
     return {
         name: None
         if chart is None
@@ -101,7 +101,7 @@ def draw(charts: Mapping[Name, Chart | None]) -> dict[Name, Drawing | None]:
     }
 
 
-def _svg(specifications: Sequence[JsonObject]) -> list[str]:
+def draw_svg(specifications: Sequence[JsonObject]) -> list[str]:
     try:
         done = subprocess.run(
             code_command(_PROGRAM),

@@ -89,6 +89,13 @@ class ReportOptions:
     max_bytes: int = 10 * MIB
     verify: bool = False
 
+    def __post_init__(self) -> None:
+        """Accept the text of a choice of logs. Raises `InvalidInput` for other text."""
+        if self.logs not in list(LogSelection):
+            message = f"found {self.logs!r}; expected one of {', '.join(LogSelection)}"
+            raise InvalidInput("the options of the report", [Problem(Parameter("logs"), message)])
+        object.__setattr__(self, "logs", LogSelection(self.logs))
+
     @property
     def comparison(self) -> CompareOptions:
         """The options of the report's comparisons."""

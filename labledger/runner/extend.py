@@ -15,12 +15,14 @@ from pathlib import Path
 from labledger import __version__, resources
 from labledger.compare.extension_power import ExtensionLooks, extension_power
 from labledger.errors import (
+    MAX_REASON,
     ExperimentChanged,
     InvalidInput,
     LeaseHeld,
     NothingToExtend,
     Parameter,
     Problem,
+    require_text,
 )
 from labledger.execution.agent_needs import prices_of
 from labledger.execution.budget import check_limits
@@ -41,27 +43,12 @@ from labledger.records import JsonObject
 from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import BUDGET_PARAMETERS
+from labledger.runner.run_experiments import resolve_experiment
 from labledger.runner.run_hosts import cluster_of
+from labledger.runner.run_needs import require_needs
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import Append, RunStart, resolve_experiment
-
-MAX_BECAUSE = 1_000
-"""The largest number of characters of the reason for a part."""
-
-
-def because_problems(because: str | None) -> Iterator[Problem]:
-    """Yield the problems of the reason that a user gives for a part."""
-    if because is None:
-        return
-    length = len(because.strip())
-    if not length or len(because) > MAX_BECAUSE:
-        message = f"found {length:,} characters; expected 1 to {MAX_BECAUSE:,}"
-        yield Problem(Parameter("because"), message)
-    try:
-        because.encode()
-    except UnicodeEncodeError:
-        yield Problem(Parameter("because"), "found bytes that are not UTF-8; expected text")
+from labledger.runner.run_start import Append, RunStart
 
 
 def require_budget(reader: LedgerReader, run: RunInfo, new_limits: Mapping[str, float]) -> None:
@@ -101,14 +88,14 @@ class RunExtension(JsonForm):
     looks: ExtensionLooks | None
     """Whether the extension was planned before the run, and otherwise its cost in power. None if
     the libraries for comparisons are not installed."""
-    _run: RunInfo = field(repr=False)
-    _growth: Growth = field(repr=False)
+    growth: Growth = field(repr=False)
+    """The further cells, and the experiment that has them."""
 
     _JSON = ("run_id", "first_idx", "slot_count", "variants", "tasks", "digest", "looks")
 
     def slots(self) -> Iterator[Slot]:
         """Yield the new slots in schedule order."""
-        return self._growth.slots()
+        return self.growth.slots()
 
 
 def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> RunExtension:
@@ -163,8 +150,7 @@ def prepare_extension(run_id: str, path: Path | None, options: RunOptions) -> Ru
         tasks=tuple(task.task_id for task in experiment.tasks if task.task_id in added.tasks),
         digest=experiment.digest,
         looks=looks,
-        _run=run,
-        _growth=added,
+        growth=added,
     )
 
 
@@ -179,10 +165,12 @@ def extend_run(
 
     `path` may be a temporary copy; see `run_start.start_run` for `store_source`.
     """
-    if problems := list(because_problems(because)):
-        raise InvalidInput("the reason", problems)
+    if because is not None:
+        require_text("the reason", Parameter("because"), because, MAX_REASON)
     extension = prepare_extension(run_id, path, options)
-    run, growth = extension._run, extension._growth
+    growth = extension.growth
+    with LedgerReader.open(LabFolder.find(options.lab_dir).ledger) as reader:
+        run = reader.run(run_id)
     _refuse_owned(run, options)
     if extension.looks is not None and extension.looks.look is None:
         options.on_event(run_event("warning", message=extension.looks.sentence))
@@ -193,7 +181,7 @@ def extend_run(
             digests = digests_so_far(ExperimentPlan.of_document(run.resolved), reader, run_id)
         images = _check_requirements(start, run, growth.experiment)
         if store_source is not None:
-            growth = prepare_extension(run_id, store_source(start.lab), options)._growth
+            growth = prepare_extension(run_id, store_source(start.lab), options).growth
         frozen = freeze_agents(growth.experiment.plan, options.on_event, digests)
         growth = replace(growth, experiment=replace(growth.experiment, plan=frozen))
         part = _new_part(growth, images, options, because)
@@ -241,7 +229,8 @@ def _hint(run: RunInfo, changes: Sequence[str]) -> str:
 
 def _refuse_owned(run: RunInfo, options: RunOptions) -> None:
     """Raise `LeaseHeld`, before long checks, if another coordinator owns the run."""
-    if run.lease is not None and not options.take_over and not process_is_dead(run.lease.owner):
+    takes_over = options.placement.take_over
+    if run.lease is not None and not takes_over and not process_is_dead(run.lease.owner):
         raise LeaseHeld(
             f"run {run.run_id} belongs to process {run.lease.owner.pid} on "
             f"{run.lease.owner.machine}",
@@ -259,7 +248,7 @@ def _check_requirements(
     """
     cluster = cluster_of(run, start.options)
     results = start.check(experiment, cluster)
-    start.require(run, experiment.plan, cluster)
+    require_needs(start, run, experiment.plan, cluster)
     for ref, image in results.images.items():
         if run.images.get(ref, image) != image:
             message = (
@@ -275,10 +264,10 @@ def _new_part(
 ) -> NewPart:
     experiment = growth.experiment
     selection = {
-        "limit": options.limit,
-        "tasks": list(options.tasks),
-        "variants": list(options.variants),
-        "shard": options.shard,
+        "limit": options.selection.limit,
+        "tasks": list(options.selection.tasks),
+        "variants": list(options.selection.variants),
+        "shard": options.selection.shard,
     }
     return NewPart(
         kind="extended",

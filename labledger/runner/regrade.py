@@ -42,6 +42,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import MAX_RUN_ID, RUN_ID
 from labledger.records.outcomes import StopCause
 from labledger.runner.run_hosts import given_cluster, given_settings
+from labledger.runner.run_needs import require_needs
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.runner.run_start import RunStart, report_warnings, resume_run
@@ -192,7 +193,7 @@ def _start_regrading(
     root = replace(root, images=_images(start.engine, root, new_plan))
     settings = given_settings(start.options)
     regrading = replace(regrading, images=root.images, settings=settings)
-    _check_requirements(start, root, new_plan)
+    check_requirements(start, root, new_plan)
 
     def register(writer: LedgerWriter) -> None:
         new_grader.freeze(start.store)
@@ -264,12 +265,12 @@ def _find_incomplete(
     return None
 
 
-def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:
+def check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPlan) -> None:
     """Raise if a requirement of a regrading is missing. May run probe containers."""
     options, engine = start.options, start.engine
-    start.require(root, regrading, None)
+    require_needs(start, root, regrading, None)
     info = engine.info()
-    checks = [check_disk_space(DiskSpace.of(start.lab.root, info, options.min_free_bytes))]
+    checks = [check_disk_space(DiskSpace.of(start.lab.root, info, options.limits.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=regrading.runtime.oci, lab=start.lab.root)
     for ref, image in _grader_images(root, regrading).items():
         checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
@@ -281,8 +282,8 @@ def _check_requirements(start: RunStart, root: RunInfo, regrading: ExperimentPla
             cluster,
             set(root.images.values()),
             regrading.runtime,
-            insecure=options.insecure,
-            min_free_bytes=options.min_free_bytes,
+            insecure=options.placement.insecure,
+            min_free_bytes=options.limits.min_free_bytes,
         )
     report_warnings(checks, options)
     if problems := problems_of(checks):

@@ -15,7 +15,14 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from labledger import __version__
-from labledger.errors import InvalidInput, Parameter, Problem, QueryFailed
+from labledger.errors import (
+    MAX_REASON,
+    InvalidInput,
+    Parameter,
+    Problem,
+    QueryFailed,
+    text_problems,
+)
 from labledger.execution.budget import check_limits
 from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.database.run_info import NewPart, RunInfo, Spent
@@ -25,11 +32,13 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import NOT_STARTED, WITHOUT_RESULT, SlotStatus
-from labledger.runner.extend import because_problems, require_budget
+from labledger.runner.extend import require_budget
+from labledger.runner.run_experiments import refuse_changed
 from labledger.runner.run_hosts import cluster_of, require_host
+from labledger.runner.run_needs import require_needs
 from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import RunOutcome
-from labledger.runner.run_start import Append, RunStart, refuse_changed
+from labledger.runner.run_start import Append, RunStart
 
 ENVIRONMENT_STATUSES = (
     SlotStatus.INFRA_ERROR.value,
@@ -61,6 +70,11 @@ class RerunSelection(JsonForm):
         despite_verdict: Choose also slots that count in the pass rate. Needs `because`.
         because: Why the slots are run again. With `despite_verdict`, the reason appears at the
             head of every report and comparison of the run.
+
+    Example:
+        >>> import labledger
+        >>> selection = labledger.RerunSelection(statuses=("infra_error",), variants=("careful",))
+        >>> plan = labledger.plan_rerun("demo", selection)
     """
 
     statuses: tuple[str, ...] = ()
@@ -89,7 +103,8 @@ class RerunSelection(JsonForm):
             hint = "give the reason with `because=`: every report shows it at its head"
             message = "repeating results that have a verdict needs a reason"
             problems.append(Problem(Parameter("despite_verdict"), message, hint=hint))
-        problems += because_problems(self.because)
+        if self.because is not None:
+            problems += text_problems(Parameter("because"), self.because, MAX_REASON)
         if problems:
             raise InvalidInput("which trials to run again", problems)
 
@@ -277,12 +292,12 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
             run = reader.run(plan.run_id)
             experiment = ExperimentPlan.of_document(run.resolved)
             unchanged = None
-            if not options.frozen:
+            if not options.source.frozen:
                 unchanged = refuse_changed(run, reader.task_digests(run.run_id), options)
             cluster = cluster_of(run, options)
-            start.require(run, experiment, cluster)
+            require_needs(start, run, experiment, cluster)
             if cluster is not None:
-                require_host(cluster, run, experiment, insecure=options.insecure)
+                require_host(cluster, run, experiment, insecure=options.placement.insecure)
             check_limits(experiment, options.budget)
             require_budget(reader, run, options.budget)
 

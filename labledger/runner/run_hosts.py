@@ -30,21 +30,21 @@ def given_settings(options: RunOptions) -> dict[str, str]:
     reads again. No secret is stored.
     """
     settings = {}
-    if options.on is not None:
-        settings["on"] = _cluster_of(options.on)
-    if options.window is not None:
-        settings["window"] = str(options.window)
+    if options.placement.on is not None:
+        settings["on"] = _cluster_of(options.placement.on)
+    if options.placement.window is not None:
+        settings["window"] = str(options.placement.window)
     return settings
 
 
 def given_cluster(options: RunOptions) -> str | None:
     """Return the cluster on which a new run runs; None for this machine."""
-    return None if options.on is None else _cluster_of(options.on) or None
+    return None if options.placement.on is None else _cluster_of(options.placement.on) or None
 
 
 def cluster_of(run: RunInfo, options: RunOptions) -> str | None:
     """Return the cluster on which a resumed run continues; None for this machine."""
-    return run.on if options.on is None else given_cluster(options)
+    return run.on if options.placement.on is None else given_cluster(options)
 
 
 def _cluster_of(on: str) -> str:

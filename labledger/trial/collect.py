@@ -20,6 +20,7 @@ from labledger.records import JsonObject, canonical_json, grader_failures, json_
 from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.model_costs import beside_counted, model_metrics
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.trajectories.atif import FinalMetrics
 from labledger.trial import contract, limit_hits
 from labledger.trial.attempt_notes import (
@@ -28,7 +29,7 @@ from labledger.trial.attempt_notes import (
     parse_phases,
     read_phases,
 )
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence import metrics
 from labledger.trial.evidence.change_collection import StoppedContainer, collect_changes
@@ -49,13 +50,15 @@ from labledger.trial.evidence.grading import (
     outcome_by_exit_status,
     reference_prediction,
 )
-from labledger.trial.evidence.metrics import pressure_of
+from labledger.trial.evidence.kernel_counters import counter_texts, pressure_of
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.resource_counters import resource_use
 from labledger.trial.evidence.trajectory_collection import (
     LoggedAgent,
     collect_trajectory,
     counted_totals,
 )
+from labledger.trial.evidence_spec import EvidenceSpec
 from labledger.trial.output_folders import isolation_of, trial_outputs
 
 DISK_WAS_FULL = (
@@ -72,7 +75,7 @@ WAS_PAUSED = (
 
 
 def collect_result(
-    spec: AttemptSpec,
+    spec: EvidenceSpec,
     container_exit: ContainerExit,
     isolation: JsonObject,
     container: StoppedContainer | None = None,
@@ -86,37 +89,39 @@ def collect_result(
     proxies. `models` has the agent's model calls; None if it has no models. Raises `OSError` for
     failures of this host.
     """
-    redactor = redactor_for(spec)
-    evidence = spec.kind.evidence(spec, redactor)
+    redactor = redactor_for(spec.container)
+    evidence = spec.container.kind.evidence(spec.container, redactor)
     outcome = _outcome(spec, container_exit, redactor)
-    outcome = _blamed(spec, container_exit, outcome)
-    phases = _phases(spec, container_exit)
+    outcome = _blamed(spec.container, container_exit, outcome)
+    phases = _phases(spec.container, container_exit)
     if models is not None:
         outcome = models.judge(outcome, _agent_ended_at(container_exit, phases))
     add_inputs(spec, evidence)
-    fault_points.fault_point("reading_outputs", spec.slot.schedule_idx)
-    evidence.collect_logs(_logged_phases(spec, container_exit, phases))
+    fault_points.fault_point("reading_outputs", spec.schedule_idx)
+    evidence.collect_logs(_logged_phases(spec.container, container_exit, phases))
     evidence.collect_grading(outcome)
     _add_failure(spec, evidence, outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
-    if spec.runs_agent and not spec.has_mounted_workspace:
+    if spec.container.runs_agent and not spec.container.has_mounted_workspace:
         autoloaded = collect_changes(evidence, container)
     else:
         autoloaded = evidence.collect_workspace()
     evidence.collect_outputs("agent", "grader")
-    if spec.runs_agent:
-        collect_trajectory(evidence, _logged_agent(spec), _totals(spec, models))
-    if spec.uses_models and (spec.models.record or spec.replays):
+    if spec.container.runs_agent:
+        collect_trajectory(evidence, _logged_agent(spec.container), _totals(spec, models))
+    if spec.container.uses_models and (spec.container.models.record or spec.container.replays):
         collect_record(evidence)
     if container_exit.artifacts is not None:
-        evidence.collect_artifacts(container_exit.artifacts, spec.settings.grading.collect or ())
-        if spec.has_grader_container:
+        evidence.collect_artifacts(
+            container_exit.artifacts, spec.container.settings.grading.collect or ()
+        )
+        if spec.container.has_grader_container:
             autoloaded = list(container_exit.artifacts.hooks)
     if outcome.needs_prediction:
         outcome.prediction = reference_prediction(
             spec.stamp(container_exit.ended_at),
-            spec.plan.benchmark,
+            spec.benchmark,
             evidence.references,
             has_result=result is not None,
         )
@@ -142,23 +147,24 @@ def collect_result(
         events=events,
         events_dropped=dropped,
         model_calls=() if models is None else models.calls,
+        resource_use=_resource_use(spec.container, container_exit),
     )
 
 
-def _add_failure(spec: AttemptSpec, evidence: EvidenceCollector, outcome: GradingOutcome) -> None:
+def _add_failure(spec: EvidenceSpec, evidence: EvidenceCollector, outcome: GradingOutcome) -> None:
     """Add the known facts about tests that did not work.
 
     The commit decides how the trial counts.
     """
-    source = (spec.settings.grading.results or ResultSource()).source
+    source = (spec.container.settings.grading.results or ResultSource()).source
     by_benchmark = find_reader(source).judge is not None
-    failure = outcome.failure(spec.plan.grader.digest, by_benchmark=by_benchmark)
+    failure = outcome.failure(spec.grader.digest, by_benchmark=by_benchmark)
     if failure is not None:
         evidence.ext[grader_failures.KEY] = failure.as_json()
 
 
 def _add_circumstances(
-    spec: AttemptSpec,
+    spec: EvidenceSpec,
     evidence: EvidenceCollector,
     container_exit: ContainerExit,
     egress: JsonObject | None,
@@ -172,19 +178,22 @@ def _add_circumstances(
         evidence.add_problem("container", WAS_PAUSED)
     if egress:
         evidence.ext["egress"] = redactor.redact_json(egress)
-    if spec.plan.agent is not None and spec.runs_agent:
-        evidence.ext["agent"] = redactor.redact_json(spec.plan.agent.evidence())
+    if spec.agent is not None and spec.container.runs_agent:
+        evidence.ext["agent"] = redactor.redact_json(spec.agent.evidence())
     if models is not None:
         evidence.ext["models"] = models.as_json()
         for problem in models.problems:
             evidence.add_problem("models", problem)
-    if pressure := _pressure(spec, container_exit):
+    folders = _counted_folders(spec.container, container_exit)
+    if folders and (pressure := pressure_of(*folders)):
         evidence.ext["pressure"] = pressure
-    if hits := limit_hits.LimitHits.of_trial(spec, container_exit).as_json(spec):
+    if hits := limit_hits.LimitHits.of_trial(spec.container, container_exit).as_json(
+        spec.container
+    ):
         evidence.ext["limits_hit"] = hits
 
 
-def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
+def _logged_agent(spec: ContainerSpec) -> LoggedAgent:
     agent = spec.plan.agent
     if agent is None:
         return LoggedAgent()
@@ -199,31 +208,31 @@ def _logged_agent(spec: AttemptSpec) -> LoggedAgent:
     )
 
 
-def _counted(spec: AttemptSpec, models: AttemptCalls | None) -> tuple[MetricValue, ...] | None:
+def _counted(spec: EvidenceSpec, models: AttemptCalls | None) -> tuple[MetricValue, ...] | None:
     """Return the metrics that the gateway counted, or None if the agent has no models."""
     if models is None:
-        return spec.kind.counted
+        return spec.container.kind.counted
     # If calls are missing, their total is unknown.
-    return () if models.lost else model_metrics(models.calls, spec.plan.prices)
+    return () if models.lost else model_metrics(models.calls, spec.prices)
 
 
-def _totals(spec: AttemptSpec, models: AttemptCalls | None) -> FinalMetrics | None:
+def _totals(spec: EvidenceSpec, models: AttemptCalls | None) -> FinalMetrics | None:
     """Return the gateway's totals for the trajectory."""
     if models is None:
         return None
-    return FinalMetrics() if models.lost else counted_totals(models.calls, spec.plan.prices)
+    return FinalMetrics() if models.lost else counted_totals(models.calls, spec.prices)
 
 
 def trial_metrics(
-    spec: AttemptSpec, sources: metrics.Sources, counted: tuple[MetricValue, ...] | None
+    spec: EvidenceSpec, sources: metrics.Sources, counted: tuple[MetricValue, ...] | None
 ) -> tuple[MetricValue, ...]:
     """Return the experiment's metrics, and the metrics that the gateway counted."""
-    experiment_metrics = metrics.compute_metrics(spec.plan.metrics, sources)
+    experiment_metrics = metrics.compute_metrics(spec.metrics, sources)
     return experiment_metrics if counted is None else beside_counted(experiment_metrics, counted)
 
 
 def _outcome(
-    spec: AttemptSpec, container_exit: ContainerExit, redactor: Redactor
+    spec: EvidenceSpec, container_exit: ContainerExit, redactor: Redactor
 ) -> GradingOutcome:
     if container_exit.touched:
         message = (
@@ -235,7 +244,11 @@ def _outcome(
         reason = Reason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)
     artifacts = container_exit.artifacts
-    if spec.has_grader_container and artifacts is not None and artifacts.refused is not None:
+    if (
+        spec.container.has_grader_container
+        and artifacts is not None
+        and artifacts.refused is not None
+    ):
         return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.ARTIFACTS_REFUSED, artifacts.refused)
     if container_exit.exit_status_forged:
         message = f"the agent ended the container, with status {container_exit.exit_status}"
@@ -246,47 +259,49 @@ def _outcome(
         message = "the container was removed from outside, so it is not known how it ended"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED, message)
     if container_exit.exit_status is None:
-        deadline_s = container_exit.deadline_s or spec.deadline_s
+        deadline_s = container_exit.deadline_s or spec.container.deadline_s
         message = f"the container outlived its outer deadline of {deadline_s:g} s"
         if container_exit.was_paused:
             return GradingOutcome(
                 SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
             )
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DEADLINE, message)
-    if container_exit.out_of_memory and container_exit.exit_status in ExitStatus.OF_ENGINE:
-        return limit_hits.out_of_memory(spec, container_exit)
+    if container_exit.was_killed_for_memory:
+        return limit_hits.out_of_memory(spec.container, container_exit)
     if container_exit.exit_status in ExitStatus.OF_ENGINE:
         message = f"the container was ended from outside (status {container_exit.exit_status})"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED, message)
-    return _ended_from_within(spec, container_exit)
+    return _ended_from_within(spec.container, container_exit)
 
 
 def _outcome_by_script(
-    spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
+    spec: EvidenceSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
 ) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended with a status of `ExitStatus.ALL`."""
     trial = GradedTrial(
         stamp=spec.stamp(container_exit.ended_at),
-        benchmark=spec.plan.benchmark,
-        bindings=spec.plan.bindings,
-        source=spec.settings.grading.results or ResultSource(),
-        outputs=trial_outputs(spec),
+        benchmark=spec.benchmark,
+        bindings=spec.bindings,
+        source=spec.container.settings.grading.results or ResultSource(),
+        outputs=trial_outputs(spec.container),
         redactor=redactor,
-        artifacts=lambda: _artifact_chunks(spec, container_exit),
-        agent_command=spec.settings.phases["agent"].command if spec.runs_agent else (),
-        agent_files=spec.plan.deps_dir / "agent",
+        artifacts=lambda: _artifact_chunks(spec.container, container_exit),
+        agent_command=spec.container.settings.phases["agent"].command
+        if spec.container.runs_agent
+        else (),
+        agent_files=spec.container.plan.deps_dir / "agent",
     )
-    limits_s = {phase: spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
+    limits_s = {phase: spec.container.settings.timeout_s(phase) for phase in contract.PHASE_NAMES}
     outcome = graded_outcome(trial, exit_status, limits_s)
     failed = outcome.reason or (outcome.complaint and outcome.complaint.sentence)
     if container_exit.disk_was_full and failed not in {None, Reason.DISK_FULL}:
-        where = " or ".join(map(str, spec.plan.disks))
+        where = " or ".join(map(str, spec.container.plan.disks))
         message = f"the disk was full while it ran ({where}); without that: {failed}"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
     if container_exit.was_paused and failed is not None:
         message = f"{WAS_PAUSED}; without that: {failed}"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
-    return limit_hits.judge(spec, container_exit, outcome)
+    return limit_hits.judge(spec.container, container_exit, outcome)
 
 
 def graded_outcome(
@@ -304,7 +319,7 @@ def graded_outcome(
 
 
 def _blamed(
-    spec: AttemptSpec, container_exit: ContainerExit, outcome: GradingOutcome
+    spec: ContainerSpec, container_exit: ContainerExit, outcome: GradingOutcome
 ) -> GradingOutcome:
     """Blame the agent if it kept `trial.sh` from ending the trial in time. Return the outcome.
 
@@ -327,7 +342,7 @@ def _blamed(
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, cause)
 
 
-def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:
+def _artifact_chunks(spec: ContainerSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:
     """Return the tar that the grader's container got, in pieces; None if it got nothing."""
     if not spec.runs_agent:
         return spec.kind.container_files(spec)
@@ -340,7 +355,7 @@ def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterab
     return None if path is None else file_pieces(path)
 
 
-def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:
+def _ended_from_within(spec: ContainerSpec, container_exit: ContainerExit) -> GradingOutcome:
     """Return the outcome for an exit status that neither `trial.sh` nor the engine can have set."""
     what = f"the container ended with status {container_exit.exit_status}"
     # Storing the agent part has changed the trial folder.
@@ -353,7 +368,7 @@ def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> Grad
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
 
 
-def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase]:
+def _phases(spec: ContainerSpec, container_exit: ContainerExit) -> dict[str, Phase]:
     """Return the phases that ran.
 
     The container's `phases` file is trusted only if `trial.sh` ended the trial. Otherwise, the
@@ -378,21 +393,29 @@ def _agent_ended_at(container_exit: ContainerExit, phases: Mapping[str, Phase]) 
     return clock.later(container_exit.started_at, duration_ms / 1000)
 
 
-def _pressure(spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
-    """Return how short of processors and memory the trial was, as far as known."""
+def _counted_folders(spec: ContainerSpec, container_exit: ContainerExit) -> tuple[Path, ...]:
+    """Return the folders whose counters describe the whole trial; () if they do not.
+
+    The first has the counters of the agent's start, the second of the grader's own start.
+    """
     if not spec.runs_agent or not container_exit.is_by_script:
-        return {}
+        return ()
     in_parts = limit_hits.has_grader_start(spec, container_exit)
-    return pressure_of(spec.folder, spec.grader_folder if in_parts else None)
+    return (spec.folder, spec.grader_folder) if in_parts else (spec.folder,)
 
 
-def last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:
+def _resource_use(spec: ContainerSpec, container_exit: ContainerExit) -> ResourceUse:
+    folders = _counted_folders(spec, container_exit)
+    return resource_use(counter_texts(*folders) if folders else ())
+
+
+def last_folder(spec: ContainerSpec, container_exit: ContainerExit) -> Path:
     """Return the folder of the container that ran last."""
     return spec.folder if container_exit.agent_part_phases is None else spec.grader_folder
 
 
 def _logged_phases(
-    spec: AttemptSpec, container_exit: ContainerExit, phases: dict[str, Phase]
+    spec: ContainerSpec, container_exit: ContainerExit, phases: dict[str, Phase]
 ) -> list[str]:
     """Return what may have logs: the entrypoint, and all phases unless it is known which ran."""
     is_known = not spec.runs_agent or container_exit.is_by_script
@@ -400,37 +423,37 @@ def _logged_phases(
     return [*([contract.ENTRYPOINT] if spec.starts_entrypoint else []), *logged]
 
 
-def add_inputs(spec: AttemptSpec, evidence: EvidenceCollector) -> None:
+def add_inputs(spec: EvidenceSpec, evidence: EvidenceCollector) -> None:
     """Add the authored task, bindings, policy and commands, and the image."""
     phases = {
-        name: {"command": list(plan.command), "timeout_s": spec.settings.timeout_s(name)}
-        for name, plan in spec.settings.phases.items()
+        name: {"command": list(plan.command), "timeout_s": spec.container.settings.timeout_s(name)}
+        for name, plan in spec.container.settings.phases.items()
     }
     content = {
-        "task": spec.task.as_json(),
-        "bindings": spec.plan.bindings,
-        "policy": spec.plan.benchmark.policy.as_json(),
+        "task": spec.container.task.as_json(),
+        "bindings": spec.bindings,
+        "policy": spec.benchmark.policy.as_json(),
         "phases": phases,
-        "image": {"ref": spec.image_ref, "id": spec.image_id},
+        "image": {"ref": spec.container.image_ref, "id": spec.container.image_id},
     }
     evidence.references["trial_input"] = evidence.add_artifact(canonical_json.dump_bytes(content))
 
 
 def add_facts(
-    spec: AttemptSpec,
+    spec: EvidenceSpec,
     evidence: EvidenceCollector,
     isolation: JsonObject,
     score: JsonObject | None = None,
 ) -> None:
     """Add isolation facts, and facts of the trial's kind, to `ext` of evidence and score."""
     evidence.ext["isolation"] = evidence.redactor.redact_json(isolation)
-    evidence.ext |= spec.kind.extension
+    evidence.ext |= spec.container.kind.extension
     if score is not None:
-        evidence.add_facts_to_score(score, spec.plan.grader)
+        evidence.add_facts_to_score(score, spec.grader)
 
 
 def attempt_result(
-    spec: AttemptSpec,
+    spec: EvidenceSpec,
     evidence: EvidenceCollector,
     *,
     ended_at: str,
@@ -442,24 +465,23 @@ def attempt_result(
 
     `exit_status` is None if unknown. `fields` are the other fields of the result.
     """
-    if spec.is_remote:
-        name, _, host_id = spec.host.rpartition("/")
-        evidence.ext["host"] = {"name": name, "id": host_id}
+    if spec.remote_host is not None:
+        evidence.ext["host"] = spec.remote_host
     runtime = {
         "executor": "docker",
         "exit_status": exit_status,
         "duration_ms": duration_ms,
-        "image_ref": spec.image_ref,
-        "image_id": spec.image_id,
-        "container": spec.container_name,
+        "image_ref": spec.container.image_ref,
+        "image_id": spec.container.image_id,
+        "container": spec.container.name,
     }
-    image = {"image_ref": spec.image_ref, "image_id": spec.image_id}
+    image = {"image_ref": spec.container.image_ref, "image_id": spec.container.image_id}
     return AttemptResult(
         ids=spec.ids,
-        schedule_idx=spec.slot.schedule_idx,
+        schedule_idx=spec.schedule_idx,
         slot_commit_id=spec.slot_commit_id,
         attempt=spec.attempt,
-        container=spec.container_name,
+        container=spec.container.name,
         ended_at=ended_at,
         duration_ms=duration_ms,
         exit_status=exit_status,
@@ -469,7 +491,7 @@ def attempt_result(
     )
 
 
-def redactor_for(spec: AttemptSpec) -> Redactor:
+def redactor_for(spec: ContainerSpec) -> Redactor:
     """Return the redactor of a trial's secrets, except values that every record contains anyway."""
     names = canonical_json.dumps([spec.ids.as_json(), spec.plan.benchmark.as_json()])
     return Redactor(spec.plan.environment, (names, _record_words()))
@@ -482,13 +504,13 @@ def _record_words() -> str:
 
 
 def infra_error_result(
-    spec: AttemptSpec, started_at: str, reason: str, message: str
+    spec: EvidenceSpec, started_at: str, reason: str, message: str
 ) -> AttemptResult:
     """Return the result of an attempt without outputs, because the host or the engine failed."""
-    redactor = redactor_for(spec)
-    evidence = EvidenceCollector(trial_outputs(spec), redactor)
+    redactor = redactor_for(spec.container)
+    evidence = EvidenceCollector(trial_outputs(spec.container), redactor)
     add_inputs(spec, evidence)
-    add_facts(spec, evidence, unknown_isolation_facts(isolation_of(spec), message))
+    add_facts(spec, evidence, unknown_isolation_facts(isolation_of(spec.container), message))
     # The machine's clock may have been set back since the attempt began.
     now = max(started_at, clock.utc_now())
     return attempt_result(

@@ -20,7 +20,7 @@ from labledger import clock
 from labledger.engine.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.errors import DiskFull, LabLedgerError
 from labledger.records import JsonObject
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 
 FULL_BYTES = 1 << 20
 """A disk with less free space counts as full, because the next write may fail."""
@@ -101,7 +101,7 @@ class OutputUnreadable(LabLedgerError):
 
 @contextmanager
 def trial_stays(
-    spec: AttemptSpec, full_disks: FullDisks, *, waits_for_grader: bool = False
+    spec: ContainerSpec, full_disks: FullDisks, *, waits_for_grader: bool = False
 ) -> Iterator[None]:
     """Raise `OutputUnreadable` or `DiskFull` if this host cannot handle a trial.
 
@@ -118,7 +118,7 @@ def trial_stays(
 
 
 def output_unreadable_error(
-    spec: AttemptSpec, error: OSError | ContainerFailed, *, waits_for_grader: bool = False
+    spec: ContainerSpec, error: OSError | ContainerFailed, *, waits_for_grader: bool = False
 ) -> OutputUnreadable | DiskFull:
     """Return the exception to raise if `error` occurs while an ended trial is collected.
 

@@ -12,17 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from labledger.experiment.grading_settings import Sealing
-from labledger.experiment.runtime_sections import Resources
-from labledger.files.untrusted_files import read_ascii
+from labledger.experiment.resource_limits import Resources
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.text.words import counted
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import GradingOutcome
+from labledger.trial.evidence.kernel_counters import counter_texts
 
-_CAP = 32 * 1024
 _LINE = re.compile(r"(memory|processes)(setup|agent|grader) (oom_kill|max) ([0-9]{1,18})")
 _COUNTERS = {("memory", "oom_kill"), ("processes", "max")}
 _HELD = re.compile(r"held (memory|pids) ([0-9]{1,18})")
@@ -43,14 +42,17 @@ class LimitHits:
     held_processes: int = 0
 
     @classmethod
-    def of_trial(cls, spec: AttemptSpec, container_exit: ContainerExit) -> LimitHits:
+    def of_trial(cls, spec: ContainerSpec, container_exit: ContainerExit) -> LimitHits:
         """Return the hits of a trial that `trial.sh` ended; no hits for any other trial."""
         if not container_exit.is_by_script:
             return cls({}, {})
-        files = [(spec.folder, "pressure")] if spec.runs_agent else []
-        if not spec.runs_agent or has_grader_start(spec, container_exit):
-            files.append((spec.grader_folder, "grader_pressure"))
-        return cls.parse(read_ascii(folder / "state", name, _CAP) for folder, name in files)
+        has_own_start = not spec.runs_agent or has_grader_start(spec, container_exit)
+        return cls.parse(
+            counter_texts(
+                spec.folder if spec.runs_agent else None,
+                spec.grader_folder if has_own_start else None,
+            )
+        )
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> LimitHits:
@@ -71,7 +73,7 @@ class LimitHits:
                     before[resource] = total
         return cls(hits["memory"], hits["processes"], held_at_end["memory"], held_at_end["pids"])
 
-    def as_json(self, spec: AttemptSpec) -> JsonObject:
+    def as_json(self, spec: ContainerSpec) -> JsonObject:
         """Return the evidence `ext.limits_hit`; {} if no limit was hit."""
         both = {"memory": self.killed, "pids": self.refused}
         return {
@@ -83,7 +85,7 @@ class LimitHits:
             if counts
         }
 
-    def sentences(self, spec: AttemptSpec) -> list[str]:
+    def sentences(self, spec: ContainerSpec) -> list[str]:
         """Return one sentence for each limit and phase."""
         sentences = []
         for phase, count in self.killed.items():
@@ -104,7 +106,7 @@ class LimitHits:
 
 
 def judge(
-    spec: AttemptSpec, container_exit: ContainerExit, outcome: GradingOutcome
+    spec: ContainerSpec, container_exit: ContainerExit, outcome: GradingOutcome
 ) -> GradingOutcome:
     """Add each limit that was hit to the outcome of a trial that `trial.sh` ended.
 
@@ -123,7 +125,7 @@ def judge(
 
 
 def _starved_by_agent(
-    spec: AttemptSpec, hits: LimitHits, outcome: GradingOutcome
+    spec: ContainerSpec, hits: LimitHits, outcome: GradingOutcome
 ) -> GradingOutcome:
     """Return an `agent_error` if the agent left the grader too little of a limit."""
     for is_hit, resource, in_use, unit, reason in (
@@ -146,7 +148,7 @@ def _starved_by_agent(
     return outcome
 
 
-def out_of_memory(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:
+def out_of_memory(spec: ContainerSpec, container_exit: ContainerExit) -> GradingOutcome:
     """Return the outcome of a trial whose first process the kernel killed for memory.
 
     The kernel kills processes of a phase first, unless a phase changed this order or filled memory
@@ -167,18 +169,18 @@ def out_of_memory(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOu
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.OUT_OF_MEMORY, message)
 
 
-def _is_the_agents(spec: AttemptSpec, container_exit: ContainerExit) -> bool:
+def _is_the_agents(spec: ContainerSpec, container_exit: ContainerExit) -> bool:
     """Return whether the container's memory may have held something of the agent."""
     # A new start leaves nothing of the agent in memory.
     return spec.runs_agent and not has_grader_start(spec, container_exit)
 
 
-def has_grader_start(spec: AttemptSpec, container_exit: ContainerExit) -> bool:
+def has_grader_start(spec: ContainerSpec, container_exit: ContainerExit) -> bool:
     """Return whether a container was started for the grader alone, after the agent had ended."""
     return container_exit.agent_part_phases is not None and spec.sealing is not Sealing.DELIVERED
 
 
-def _limit(spec: AttemptSpec, phase: str, resource: str) -> int | None:
+def _limit(spec: ContainerSpec, phase: str, resource: str) -> int | None:
     """Return the limit `memory` or `pids` of the container in which a phase ran."""
     settings = spec.settings
     if spec.has_grader_container and phase == contract.PHASE_NAMES[-1]:

@@ -19,7 +19,7 @@ from labledger.experiment.task_row import workspace_seed
 from labledger.files.artifact_store import ArtifactStore
 from labledger.records.attempt_result import EventFile
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.evidence.declared_artifacts import ArtifactSource
 from labledger.trial.evidence.tampering import TrialIsolation
 from labledger.trial.evidence.trial_outputs import OutputMount, TrialOutputs
@@ -28,7 +28,7 @@ FOLDER = "outputs"
 """The folder, in the trial folder, that holds the output folders."""
 
 
-def output_mounts(spec: AttemptSpec) -> tuple[OutputMount, ...]:
+def output_mounts(spec: ContainerSpec) -> tuple[OutputMount, ...]:
     """Return all output folders of a trial, in authored order."""
     return tuple(
         OutputMount(
@@ -41,12 +41,12 @@ def output_mounts(spec: AttemptSpec) -> tuple[OutputMount, ...]:
     )
 
 
-def outputs_of(spec: AttemptSpec, phase: str) -> list[OutputMount]:
+def outputs_of(spec: ContainerSpec, phase: str) -> list[OutputMount]:
     """Return the output folders of a phase, `agent` or `grader`."""
     return [output for output in output_mounts(spec) if output.phase == phase]
 
 
-def outputs_of_container(spec: AttemptSpec) -> list[OutputMount]:
+def outputs_of_container(spec: ContainerSpec) -> list[OutputMount]:
     """Return the output folders of the agent's container, or of the grader's in a regrading.
 
     With a separate grader, the agent's container has no output folder of the grader. The grader's
@@ -61,7 +61,7 @@ def outputs_of_container(spec: AttemptSpec) -> list[OutputMount]:
     return [*_outputs_without_artifacts(spec), *outputs_of(spec, "grader")]
 
 
-def agent_outputs_of_grader(spec: AttemptSpec) -> dict[Path, str]:
+def agent_outputs_of_grader(spec: ContainerSpec) -> dict[Path, str]:
     """Return the agent's output folders that a separate grader reads, with their paths.
 
     `spec` describes the grader's container.
@@ -72,7 +72,7 @@ def agent_outputs_of_grader(spec: AttemptSpec) -> dict[Path, str]:
     return {spec.folder.parent / output.name: output.path for output in outputs}
 
 
-def _outputs_without_artifacts(spec: AttemptSpec) -> list[OutputMount]:
+def _outputs_without_artifacts(spec: ContainerSpec) -> list[OutputMount]:
     """Return the agent's output folders, except at or around an artifact's path.
 
     In a separate grader's container, the artifact takes their place.
@@ -91,13 +91,13 @@ def output_settings(outputs: list[OutputMount]) -> Iterator[str]:
         yield f"{'EMPTIED' if output.phase == 'grader' else 'OUTPUT'}={output.path}"
 
 
-def event_file_for(spec: AttemptSpec) -> EventFile:
+def event_file_for(spec: ContainerSpec) -> EventFile:
     """Return the file for a trial's events if they are many. It outlives the trial folder."""
     name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
-    return EventFile(spec.plan.store_root / "staged", name, 0)
+    return EventFile(name, 0, folder=spec.plan.store_root / "staged")
 
 
-def trial_outputs(spec: AttemptSpec) -> TrialOutputs:
+def trial_outputs(spec: ContainerSpec) -> TrialOutputs:
     """Return where the outputs of an attempt are."""
     return TrialOutputs(
         ids=(spec.ids, *spec.kind.other_ids),
@@ -113,7 +113,7 @@ def trial_outputs(spec: AttemptSpec) -> TrialOutputs:
     )
 
 
-def artifact_source(spec: AttemptSpec) -> ArtifactSource:
+def artifact_source(spec: ContainerSpec) -> ArtifactSource:
     """Return which artifacts to take from an attempt's agent, for a separate grader or to keep.
 
     Only the engine reads files that a running container can still change.
@@ -134,7 +134,7 @@ def artifact_source(spec: AttemptSpec) -> ArtifactSource:
     )
 
 
-def isolation_of(spec: AttemptSpec) -> TrialIsolation:
+def isolation_of(spec: ContainerSpec) -> TrialIsolation:
     """Return how the agent of an attempt was isolated, according to its experiment."""
     settings = spec.settings
     runtime = settings.runtime

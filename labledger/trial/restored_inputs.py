@@ -33,7 +33,7 @@ from labledger.files.workspace_seed import (
 )
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial import attempt_notes, contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.evidence.trial_outputs import OutputMount
 from labledger.trial.output_folders import outputs_of
 from labledger.trial.stored_trial import (
@@ -297,7 +297,7 @@ def _folders(top: Path) -> Iterator[str]:
 _EVIDENCE = "agent_outputs"
 
 
-def restore_outputs(spec: AttemptSpec, stored: StoredArtifacts, folder: Path) -> None:
+def restore_outputs(spec: ContainerSpec, stored: StoredArtifacts, folder: Path) -> None:
     """Fill the output folders of the agent in a new trial folder.
 
     Raises `EvidenceIncomplete` if something was left out when they were stored.
@@ -344,7 +344,7 @@ _READ_BY_GRADERS = {
 }
 
 
-def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) -> None:
+def restore_trial_folder(spec: ContainerSpec, trial: StoredTrial, folder: Path) -> None:
     """Fill a new trial folder with the state of a stored trial.
 
     The workspace is restored as that trial ended, including changes by its own grader. Owners and
@@ -399,7 +399,7 @@ def _read_exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None
     return content
 
 
-def _restore_workspace(spec: AttemptSpec, stored: StoredArtifacts, folder: Path) -> None:
+def _restore_workspace(spec: ContainerSpec, stored: StoredArtifacts, folder: Path) -> None:
     content = stored.read("workspace_after")
     if content is None:
         raise EvidenceIncomplete("there is no list of the files in its workspace")

@@ -30,7 +30,7 @@ from labledger.records.attempt_result import REFERENCE, Artifact, MetricValue, P
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import TrialIds
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.evidence import engine_archives
 from labledger.trial.evidence.change_collection import CHANGES, SNAPSHOT
 from labledger.trial.evidence.container_changes import (
@@ -218,7 +218,7 @@ def shortened(name: str) -> str:
 # -- declared artifacts
 
 
-def require_artifacts(spec: AttemptSpec, stored: StoredArtifacts) -> None:
+def require_artifacts(spec: ContainerSpec, stored: StoredArtifacts) -> None:
     """Raise `EvidenceIncomplete` if the artifacts of a stored trial cannot be restored exactly."""
     declared = spec.settings.grading.artifacts or ()
     if not declared and stored.trial.artifacts is None:

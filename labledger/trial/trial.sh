@@ -180,16 +180,19 @@ check_why_no_clock() {
 }
 
 # Sets $cgroup to the folder of this container's control group, with the counters of its processors, and
-# $memory, $memory_hits and $processes to those of memory, of kills at its limit, and of processes. Before
-# any command runs: under version 1, root can write beside the folders.
+# $memory, $memory_hits and $processes to those of memory, of kills at its limit, and of processes. Sets
+# $block_io to the file with its reads and writes of block devices, to nothing if the kernel has none.
+# Before any command runs: under version 1, root can write beside the folders.
 find_cgroup() {
     cgroup=/sys/fs/cgroup/cpu memory=/sys/fs/cgroup/memory processes=/sys/fs/cgroup/pids
     memory_hits=$memory/memory.oom_control
+    block_io=/sys/fs/cgroup/blkio/blkio.throttle.io_service_bytes_recursive
     [ ! -e /sys/fs/cgroup/cgroup.controllers ] || while IFS=: read -r number _ path; do
         [ "$number" = 0 ] || continue
         cgroup=/sys/fs/cgroup${path%/}
-        memory=$cgroup memory_hits=$cgroup/memory.events processes=$cgroup
+        memory=$cgroup memory_hits=$cgroup/memory.events processes=$cgroup block_io=$cgroup/io.stat
     done </proc/self/cgroup
+    [ -r "$block_io" ] || block_io=''
 }
 
 # Adds the lines of file $2, if it is there, to $pressure, each after $1.
@@ -266,7 +269,15 @@ read_waits() {
     waits="$ran $delayed"
 }
 
-# Writes what this container waited for since it began. It is no error if the kernel does not tell.
+# Adds what this container has read from block devices and written to them, by device, after the name of
+# the file: version 2 lists no device before its first use.
+add_block_io() {
+    [ -n "$block_io" ] || return 0
+    pressure="${pressure}block ${block_io##*/}$newline"
+    add_pressure block "$block_io"
+}
+
+# Writes what this container waited for and used since it began. It is no error if the kernel does not tell.
 write_pressure() {
     add_times end
     for resource in cpu memory io; do
@@ -274,6 +285,7 @@ write_pressure() {
     done
     add_pressure stat "$cgroup/cpu.stat"
     add_pressure used /sys/fs/cgroup/cpuacct/cpuacct.usage
+    add_block_io
     ! exists "$STATE/$1" || rm -rf -- "$STATE/$1"
     printf '%s' "$pressure" >"$STATE/$1"
 } 2>&9

@@ -27,8 +27,8 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Event, EventFile, MetricValue, Phase
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import HINDERED, Reason, SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.trial import attempt_notes, contract
-from labledger.trial.attempt_spec import AttemptSpec, TrialKind
 from labledger.trial.collect import (
     add_facts,
     add_inputs,
@@ -36,6 +36,7 @@ from labledger.trial.collect import (
     redactor_for,
     trial_metrics,
 )
+from labledger.trial.container_spec import ContainerSpec, TrialKind
 from labledger.trial.contract import PHASE_NAMES, ExitStatus
 from labledger.trial.evidence import metrics
 from labledger.trial.evidence.change_collection import SNAPSHOT
@@ -51,6 +52,7 @@ from labledger.trial.evidence.gateway_calls import MODEL_RECORD
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.trajectory_collection import INDEX as TRAJECTORY_INDEX
 from labledger.trial.evidence.trajectory_collection import NAME as TRAJECTORY
+from labledger.trial.evidence_spec import EvidenceSpec
 from labledger.trial.output_folders import isolation_of, trial_outputs
 from labledger.trial.restored_inputs import restore_trial_folder
 from labledger.trial.stored_trial import (
@@ -59,6 +61,7 @@ from labledger.trial.stored_trial import (
     StoredArtifacts,
     StoredTrial,
 )
+from labledger.trial.trial_plan import TrialPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +71,24 @@ class FreshTrial(TrialKind):
     phases = PHASE_NAMES
     exit_statuses = ExitStatus.SINGLE_START
 
-    def fill(self, spec: AttemptSpec, folder: Path) -> None:
+    def fill(self, spec: ContainerSpec, folder: Path) -> None:
         if spec.has_mounted_workspace:
             workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
 
-    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+    def container_files(self, spec: ContainerSpec) -> Iterator[bytes] | None:
         if spec.has_mounted_workspace or spec.task.workspace is None:
             return None
         seed = workspace_seed(spec.task.workspace, spec.plan.store_root)
         return seed_tar(seed, spec.workspace)
 
     def isolation_facts(
-        self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
+        self, engine: Engine, spec: ContainerSpec, container_exit: ContainerExit
     ) -> JsonObject:
         if spec.has_grader_container and container_exit.artifacts is not None:
             return facts_of_separate_grader(engine, isolation_of(spec), container_exit)
         return facts_of_trial(engine, isolation_of(spec), container_exit)
 
-    def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
+    def evidence(self, spec: ContainerSpec, redactor: Redactor) -> EvidenceCollector:
         return EvidenceCollector(trial_outputs(spec), redactor)
 
 
@@ -100,16 +103,16 @@ class GraderPart(FreshTrial):
     phases = ("grader",)
     exit_statuses = ExitStatus.GRADER_PART
 
-    def fill(self, _spec: AttemptSpec, folder: Path) -> None:
+    def fill(self, _spec: ContainerSpec, folder: Path) -> None:
         attempt_notes.provide_phases(folder, self.phases_so_far)
 
-    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+    def container_files(self, spec: ContainerSpec) -> Iterator[bytes] | None:
         path = None
         if self.artifacts is not None:
             path = self.artifacts.tar(spec.folder.parent, ArtifactStore(spec.plan.store_root))
         return None if path is None else file_pieces(path)
 
-    def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
+    def emptied_folders(self, _spec: ContainerSpec) -> tuple[str, ...]:
         return () if self.artifacts is None else self.artifacts.folders()
 
 
@@ -120,7 +123,7 @@ class RegradedEvidence(EvidenceCollector):
     describe what was graded, not what the new grader changed there.
     """
 
-    def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
+    def __init__(self, spec: ContainerSpec, redactor: Redactor, trial: StoredTrial) -> None:
         super().__init__(trial_outputs(spec), redactor)
         self.stored = StoredArtifacts(trial, self.outputs.store)
         redactor.count += trial.redactions
@@ -211,18 +214,18 @@ class RegradedTrial(TrialKind):
         ids = self.stored.ids
         return {"regrades": {"run_id": ids.run_id, "trial_id": ids.trial_id}}
 
-    def is_carried_over(self, spec: AttemptSpec) -> bool:
+    def is_carried_over(self, plan: TrialPlan) -> bool:
         """Return True unless the trial was graded, or would have been under this run's policy."""
         status, reason = self.stored.record["status"], self.stored.record["reason"]
         can_be_graded = status in _AGENT_FAILED and reason not in HINDERED
         return status not in _GRADED and not (
-            can_be_graded and spec.plan.benchmark.policy.grade_failed_agents
+            can_be_graded and plan.benchmark.policy.grade_failed_agents
         )
 
-    def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
-        """Return the stored trial's result, because there is nothing to grade."""
+    def carried_over_result(self, spec: EvidenceSpec) -> AttemptResult:
+        """Return the stored trial's result for an attempt that is carried over."""
         record = self.stored.record
-        evidence = self.evidence(spec, redactor_for(spec))
+        evidence = self.evidence(spec.container, redactor_for(spec.container))
         evidence.refer_to_everything()
         return _result(
             spec,
@@ -235,27 +238,28 @@ class RegradedTrial(TrialKind):
             ended_at=record["ended_at"],
             duration_ms=record["duration_ms"],
             phases=self.stored.phases,
+            resource_use=ResourceUse.of_record(record),
         )
 
-    def fill(self, spec: AttemptSpec, folder: Path) -> None:
+    def fill(self, spec: ContainerSpec, folder: Path) -> None:
         restore_trial_folder(spec, self.stored, folder)
 
-    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+    def container_files(self, spec: ContainerSpec) -> Iterator[bytes] | None:
         stored = StoredArtifacts(self.stored, ArtifactStore(spec.plan.store_root))
         if spec.grading_mode is GradingMode.SEPARATE:
             return stored.chunks(ARTIFACTS)
         return None if spec.has_mounted_workspace else stored.chunks(SNAPSHOT)
 
-    def emptied_folders(self, spec: AttemptSpec) -> tuple[str, ...]:
+    def emptied_folders(self, spec: ContainerSpec) -> tuple[str, ...]:
         artifacts = self.stored.artifacts
         if artifacts is None or spec.grading_mode is not GradingMode.SEPARATE:
             return ()
         return artifacts.folders()
 
-    def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
-        """Return the result of a trial that cannot be restored. `why` becomes its message."""
-        redactor = redactor_for(spec)
-        evidence = self.evidence(spec, redactor)
+    def incomplete_result(self, spec: EvidenceSpec, why: str) -> AttemptResult:
+        """Return the result of a trial that raised `EvidenceIncomplete` with the message `why`."""
+        redactor = redactor_for(spec.container)
+        evidence = self.evidence(spec.container, redactor)
         add_inputs(spec, evidence)
         evidence.collect_logs([])
         evidence.collect_workspace()
@@ -290,16 +294,16 @@ class RegradedTrial(TrialKind):
         return max(0, duration_ms - (grader.duration_ms if grader else 0))
 
     def isolation_facts(
-        self, engine: Engine, spec: AttemptSpec, _container_exit: ContainerExit
+        self, engine: Engine, spec: ContainerSpec, _container_exit: ContainerExit
     ) -> JsonObject:
         return facts_without_agent(engine, isolation_of(spec), self.stored.extension("isolation"))
 
-    def evidence(self, spec: AttemptSpec, redactor: Redactor) -> RegradedEvidence:
+    def evidence(self, spec: ContainerSpec, redactor: Redactor) -> RegradedEvidence:
         return RegradedEvidence(spec, redactor, self.stored)
 
 
 def _result(
-    spec: AttemptSpec,
+    spec: EvidenceSpec,
     evidence: RegradedEvidence,
     isolation: JsonObject,
     *,
@@ -330,7 +334,7 @@ def _result(
         image_id=record["image"]["id"],
         outcome=record["outcome"],
         phases=phases,
-        metrics=trial_metrics(spec, sources, spec.kind.counted),
+        metrics=trial_metrics(spec, sources, spec.container.kind.counted),
         events=events,
         events_dropped=dropped,
         **fields,

@@ -77,10 +77,10 @@ def take_snapshot(
     """
     lost: set[str] = set()
     for _ in range(_MOST_ATTEMPTS):
-        _keep_events(store.staged_events, events)
+        keep_events(store.staged_events, events)
         with reading(lab.ledger, "back the lab up") as connection:
             snapshot = _read_snapshot(connection)
-            _keep_events(store.staged_events, events)
+            keep_events(store.staged_events, events)
             missing = {name for name in snapshot.events if not (events / flat_name(name)).exists()}
             if missing - lost:
                 lost = missing
@@ -110,7 +110,7 @@ def _read_snapshot(connection: Connection) -> LabSnapshot:
     )
 
 
-def _keep_events(staged: Path, events: Path) -> None:
+def keep_events(staged: Path, events: Path) -> None:
     """Link or copy every file of staged events that was not kept before."""
     for path in staged.glob("*/*-*.jsonl"):
         target = events / flat_name(f"{path.parent.name}/{path.name}")

@@ -257,6 +257,6 @@ class _LeftAttempts:
             "original lab; `labledger rerun` runs it again"
         )
         started_at = self._reader.last_dispatches(run_id, idx)[idx].dispatched_at
-        result = infra_error_result(spec, started_at, Reason.LEFT_IN_ORIGINAL, message)
+        result = infra_error_result(spec.evidence, started_at, Reason.LEFT_IN_ORIGINAL, message)
         calls = self._attempt(idx, unfinished).calls
         return replace(result, model_calls=calls)

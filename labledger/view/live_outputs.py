@@ -97,7 +97,7 @@ class LiveAttempt:
         return self.phase not in (None, PREPARING)
 
 
-class _LiveOutput:
+class LiveOutput:
     """The redacted end of one output of an attempt, and the read position in its file."""
 
     def __init__(
@@ -151,8 +151,8 @@ class LiveOutputs:
     """The live outputs that open pages show. Thread-safe."""
 
     def __init__(self) -> None:
-        self._outputs: _Newest[tuple[LiveAttempt, str], _LiveOutput] = _Newest(_MAX_OUTPUTS)
-        self._tails: _Newest[tuple[LiveAttempt, str], _LiveOutput] = _Newest(_MAX_TAILS)
+        self._outputs: _Newest[tuple[LiveAttempt, str], LiveOutput] = _Newest(_MAX_OUTPUTS)
+        self._tails: _Newest[tuple[LiveAttempt, str], LiveOutput] = _Newest(_MAX_TAILS)
         self._redactors = _Redactors()
 
     def read(
@@ -166,7 +166,7 @@ class LiveOutputs:
         output = self._outputs.get((attempt, name))
         if output is None:
             redactor = self._redactors.get(reader, attempt)
-            output = self._outputs.add((attempt, name), _LiveOutput(attempt, name, redactor))
+            output = self._outputs.add((attempt, name), LiveOutput(attempt, name, redactor))
         with output.lock:
             output.read_on()
             start = min(max(start, output.passed_over), output.end)
@@ -180,7 +180,7 @@ class LiveOutputs:
         tail = self._tails.get((attempt, name))
         if tail is None:
             redactor = self._redactors.get(reader, attempt)
-            tail = self._tails.add((attempt, name), _LiveOutput(attempt, name, redactor, _TAIL))
+            tail = self._tails.add((attempt, name), LiveOutput(attempt, name, redactor, _TAIL))
         with tail.lock:
             tail.read_on()
             content = bytes(tail.shown[-_TAIL:])

@@ -57,6 +57,7 @@ def serve_view(
         http://127.0.0.1:41873/?token=9xIh3mFh4Sfy2tq6vU0t0tYd7jW1k5oQ
     """
     require_for("the page of runs", "view", "aiohttp", "jinja2")
+    # Imported late: it needs the libraries of the extra `view`.
     from labledger.view.server import serve
 
     lab = LabFolder.find(lab_dir)

@@ -129,10 +129,10 @@ class Watcher:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._listeners: set[Listener] = set()
-        self._has_listeners = asyncio.Event()
+        self.has_listeners = asyncio.Event()
         self._data_version = _DataVersion()
-        self._rows: dict[str, ProgressRow] = {}
-        self._owned: dict[str, bool] = {}
+        self.rows: dict[str, ProgressRow] = {}
+        self.owned: dict[str, bool] = {}
         self._owners_seen_at = 0.0
         self._problem: JsonObject | None = None
         self._as_of = clock.utc_now()
@@ -153,7 +153,7 @@ class Watcher:
         """Yield a listener for some runs, or all."""
         listener = Listener(run_ids)
         self._listeners.add(listener)
-        self._has_listeners.set()
+        self.has_listeners.set()
         try:
             yield listener
         finally:
@@ -163,9 +163,9 @@ class Watcher:
         """Report changes to the listeners until cancelled."""
         while True:
             if not self._listeners:
-                self._has_listeners.clear()
-                self._rows.clear()  # Pages that open later request the current state themselves.
-                await self._has_listeners.wait()
+                self.has_listeners.clear()
+                self.rows.clear()  # Pages that open later request the current state themselves.
+                await self.has_listeners.wait()
             has_reported = await self._look()
             await asyncio.sleep(_AFTER_CHANGE_S if has_reported else _POLL_S)
 
@@ -194,10 +194,10 @@ class Watcher:
             has_reported |= self._tell_progress(rows)
         if owned is not None:
             for run_id, is_owned in owned.items():
-                if self._owned.get(run_id, is_owned) is not is_owned:
+                if self.owned.get(run_id, is_owned) is not is_owned:
                     self._tell_state(run_id)
                     has_reported = True
-            self._owned = owned
+            self.owned = owned
         return has_reported
 
     def _runs_to_look_after(self) -> Collection[str] | None:
@@ -205,7 +205,7 @@ class Watcher:
         if clock.monotonic() - self._owners_seen_at < _OWNER_S:
             return None
         self._owners_seen_at = clock.monotonic()
-        running = [row.run_id for row in self._rows.values() if row.status == RunStatus.RUNNING]
+        running = [row.run_id for row in self.rows.values() if row.status == RunStatus.RUNNING]
         return [id_ for id_ in running if any(page.wants(id_) for page in self._listeners)]
 
     def _read(
@@ -216,7 +216,7 @@ class Watcher:
         Runs in another thread, and therefore uses nothing that the event loop changes.
         """
         try:
-            has_changed = self._data_version.has_changed(source) or not self._rows
+            has_changed = self._data_version.has_changed(source) or not self.rows
             rows = source.reader.progress() if has_changed else None
             if run_ids is None:
                 return rows, None
@@ -230,7 +230,7 @@ class Watcher:
             raise
 
     def _tell_progress(self, rows: list[ProgressRow]) -> bool:
-        before, self._rows = self._rows, {row.run_id: row for row in rows}
+        before, self.rows = self.rows, {row.run_id: row for row in rows}
         has_reported = False
         for row in rows:
             earlier = before.get(row.run_id)
@@ -244,7 +244,7 @@ class Watcher:
                     listener.commit(row)
             if earlier is None or earlier.fingerprint != row.fingerprint:
                 self._tell_state(row.run_id)
-        for run_id in before.keys() - self._rows.keys():
+        for run_id in before.keys() - self.rows.keys():
             self._tell_state(run_id)
             has_reported = True
         return has_reported

@@ -25,8 +25,9 @@ from harbor_tasks import (
 from tiers import long, thorough
 
 import labledger
-from labledger import BenchmarkCheck, RunOptions, open_ledger
+from labledger import RunOptions, SourceOptions, open_ledger
 from labledger.benchmarks.harbor.translation import HARBOR
+from labledger.results import BenchmarkCheck
 
 pytestmark = [pytest.mark.docker, long]
 
@@ -46,7 +47,7 @@ def checked(lab: Path, image_ids: dict[str, str]) -> Iterator[BenchmarkCheck]:
         lab_dir=lab / ".lab",
         run_id="all",
         max_concurrency=2,
-        skip_refused=True,
+        source=SourceOptions(skip_refused=True),
         env={"HARBOR_TEST_TOKEN": TOKEN},
     )
     yield labledger.check_benchmark(

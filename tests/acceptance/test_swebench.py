@@ -17,7 +17,7 @@ from swebench_images import make_image
 from tiers import thorough
 
 import labledger
-from labledger import RunOptions, open_ledger
+from labledger import RunOptions, SourceOptions, TrialSelection, open_ledger
 
 pytestmark = pytest.mark.docker
 
@@ -66,7 +66,7 @@ def graded(
     ):
         agents.append(f"predictions:{write_rows(folder / f'{name}.jsonl', items)}")
     lab = folder / ".lab"
-    options = RunOptions(agents=tuple(agents), lab_dir=lab, max_concurrency=2)
+    options = RunOptions(source=SourceOptions(agents=tuple(agents)), lab_dir=lab, max_concurrency=2)
     return lab, labledger.run(f"swebench:{dataset_file}", options).run_id
 
 
@@ -167,7 +167,9 @@ def test_an_agent_of_ones_own(dataset_file: Path, tmp_path: Path) -> None:
     document["runtime"]["agent"] |= {"command": ["sh", "own.sh"], "files": ["own.sh"]}
     (experiment / "experiment.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
     lab = tmp_path / ".lab"
-    run_id = labledger.run(experiment, RunOptions(lab_dir=lab, tasks=(ONE,))).run_id
+    run_id = labledger.run(
+        experiment, RunOptions(lab_dir=lab, selection=TrialSelection(tasks=(ONE,)))
+    ).run_id
     assert listed(lab, run_id) == {("empty", ONE): ("pass", "resolved_ids")}
     sql = "SELECT record ->> '$.prediction.value' AS patch FROM predictions"
     (row,) = query(lab, sql)
@@ -209,7 +211,10 @@ def test_patches_of_hindered_and_large_repositories(dataset_file: Path, tmp_path
     document |= {"baseline": first, "variant_plan": others}
     (experiment / "experiment.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
     lab = tmp_path / ".lab"
-    labledger.run(experiment, RunOptions(lab_dir=lab, tasks=(ONE,), max_concurrency=2))
+    labledger.run(
+        experiment,
+        RunOptions(lab_dir=lab, selection=TrialSelection(tasks=(ONE,)), max_concurrency=2),
+    )
     trials = {row["variant_id"]: row for row in query(lab, "SELECT * FROM trials")}
     assert trials["hindered"]["verdict"] == "pass"
     large = trials["large"]
@@ -253,7 +258,7 @@ def test_a_script_that_never_reaches_its_tests(repository: Repository, tmp_path:
     row = repository.row(ONE, IMAGE, eval_script=broken)
     dataset = write_rows(tmp_path / "v.jsonl", [row])
     lab = tmp_path / ".lab"
-    options = RunOptions(agents=("gold",), lab_dir=lab)
+    options = RunOptions(source=SourceOptions(agents=("gold",)), lab_dir=lab)
     run_id = labledger.run(f"swebench:{dataset}", options).run_id
     (trial,) = query(lab, f"SELECT status, reason FROM trials WHERE run_id = '{run_id}'")
     assert (trial["status"], trial["reason"]) == ("grade_error", "log_not_judged")

@@ -44,7 +44,7 @@ def write(lab: LabFolder, slots: int) -> None:
         MirrorWriter(folder) as mirrors,
     ):
         # This file may be lost.
-        writer._connection.driver.execute("PRAGMA synchronous = OFF")
+        writer.connection.driver.execute("PRAGMA synchronous = OFF")
         writer.create_run(
             synthetic.new_run(RUN), synthetic.task_rows(slots), map(synthetic.slot, range(slots))
         )

@@ -154,7 +154,7 @@ def main() -> None:
             return super().remove(spec, keep_folder=keep_folder)
 
     connect.ClusterExecutor = Watched  # type: ignore[attr-defined]
-    connect._connection = lambda cluster: ClusterConnection(transport)
+    connect.connection_to = lambda cluster: ClusterConnection(transport)
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()

@@ -30,7 +30,7 @@ from labledger.execution.local_executor import LocalExecutor
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
-from labledger.runner.coordination import slot_execution
+from labledger.runner.coordination import run_executor
 from labledger.runner.coordination.attempt_queues import NextAttempts
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
@@ -161,7 +161,7 @@ class TimedTrials(LocalExecutor):
 
 
 def _forgotten(spec: AttemptSpec) -> Future[None]:
-    attempt_notes.remove_notes(spec.folder, by_this_process=not spec.container_may_exist)
+    attempt_notes.remove_notes(spec.container.folder, by_this_process=not spec.container_may_exist)
     done: Future[None] = Future()
     done.set_result(None)
     return done
@@ -189,8 +189,8 @@ def main() -> None:
         TimedTrials.seconds = float(rest[0])
         watch.time_parts()
         executor = TimedTrials
-    assert vars(slot_execution)["LocalExecutor"] is LocalExecutor, "the trials would be real"
-    vars(slot_execution)["LocalExecutor"] = executor
+    assert vars(run_executor)["LocalExecutor"] is LocalExecutor, "the trials would be real"
+    vars(run_executor)["LocalExecutor"] = executor
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()

@@ -5,13 +5,8 @@
     scripts/simulate-statistics table             the cells of the reference page that are missing
     scripts/simulate-statistics gains             what other methods would gain in some of them
 
-`suites`: fixed suites whose tasks have different numbers of trials. `outcomes`: rates of single
-variants, and pass@k. `clusters`: clusters of tasks of unequal size. `means`: metrics whose
-differences are rare events or skewed, and the methods that `compare` could use for them.
-`looks`: runs that are looked at while they grow. `sizes`: the smallest difference of a suite, and
-sizes planned from a pilot. docs/explanation/statistics.md has the figures.
-
-All draws are seeded. Each part prints lines of a table.
+Each part prints lines of a table, and its function says what it simulates. All draws are seeded.
+docs/explanation/statistics.md has the figures.
 """
 
 from __future__ import annotations

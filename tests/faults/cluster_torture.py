@@ -1,7 +1,8 @@
-"""Kills and cuts off the parts of a cluster at random while runs are on it, and counts the cost.
+"""Damage random parts of a cluster while runs are on it, and count the lost and repeated work.
 
-The form for clusters of `torture`: next to coordinators it kills the scheduler, workers, engines
-and whole hosts, and partitions hosts. Commits must equal those of a local run but for hosts.
+This is `torture` for clusters. It kills coordinators, the scheduler, workers, engines and whole
+hosts, and it partitions hosts. The rows must equal the rows of a local run, except for the host
+names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SLOTS = 40
 WHOLE = "whole"
 """The undisturbed local run."""
 PARTITION_S = (1.0, 90.0)
-"""Partitions last from less to longer than every time-out."""
+"""The shortest partition ends before every time-out, and the longest one outlasts them all."""
 _BEFORE_NEXT_S = (0.5, 6.0)
 _REPAIR_S = (0.2, 8.0)
 _MOST_LIVES = 200
@@ -40,20 +41,20 @@ _MOST_STROKES = 500
 
 @dataclass
 class Toll:
-    """What the deaths did to the runs."""
+    """Count the effects of the deaths on the runs."""
 
     deaths: Counter[str] = field(default_factory=Counter)
     runs: int = 0
     trials: int = 0
     repeated: int = 0
-    """Containers that were started more than once, or for an attempt too many."""
+    """Containers that were started more than once, or for an attempt that should not exist."""
     lost_statuses: int = 0
-    """Attempts whose exit status an engine lost when it was killed; another one followed each."""
+    """Attempts whose exit status an engine lost when it was killed. Each was retried once."""
     lost: int = 0
-    """Rows that an undisturbed local run has and this one has not, or otherwise."""
+    """Rows that differ between this run and an undisturbed local run."""
     complaints: list[str] = field(default_factory=list)
     slots: int = SLOTS
-    """Of each run."""
+    """The number of slots of each run."""
 
     @property
     def is_nothing(self) -> bool:
@@ -76,7 +77,7 @@ def make_project(cluster: Cluster, folder: Path) -> ClusterProject:
 
 
 class Tormentor:
-    """Hurts one part of a cluster at a time, and repairs it after a while."""
+    """Hurt one part of a cluster at a time, and repair it after a while."""
 
     def __init__(
         self,
@@ -90,17 +91,17 @@ class Tormentor:
         self._toll = toll
         self._before_next_s = before_next_s
         self._repairs: list[tuple[float, str, Callable[[], None]]] = []
-        """When what is repaired, and how."""
+        """The time of each repair, the damaged part, and the function that repairs it."""
 
     def pause_s(self) -> float:
-        """Return how long nothing happens before the next stroke."""
+        """Return the time until the next stroke."""
         return self._chance.uniform(*self._before_next_s)
 
     def next_stroke(self) -> str:
         return self._chance.choice(STROKES)
 
     def strike(self, what: str) -> None:
-        """Kill or cut off something; `what` is anything of `STROKES` but `coordinator`."""
+        """Damage a part of the cluster. `what` is anything in `STROKES` except `coordinator`."""
         host = self._chance.choice(self._cluster.hosts)
         repair_s = self._chance.uniform(*_REPAIR_S)
         repair: Callable[[], None] = lambda: self._cluster.start(host)  # noqa: E731
@@ -116,10 +117,10 @@ class Tormentor:
         self._repairs.append((time.monotonic() + repair_s, what, repair))
 
     def repair(self, now: Collection[str] = ()) -> None:
-        """Repair what is due, and what is named."""
+        """Make the repairs that are due, and the repairs of the parts in `now`."""
         moment = time.monotonic()
-        due = [each for each in self._repairs if each[0] <= moment or each[1] in now]
-        self._repairs = [each for each in self._repairs if each not in due]
+        due = [entry for entry in self._repairs if entry[0] <= moment or entry[1] in now]
+        self._repairs = [entry for entry in self._repairs if entry not in due]
         for _, _, repair in due:
             repair()
 
@@ -135,7 +136,7 @@ def torment(
     *,
     before_next_s: tuple[float, float] = _BEFORE_NEXT_S,
 ) -> Toll:
-    """Run and kill until there were at least so many deaths; every run is completed."""
+    """Start runs and kill their parts until there were `deaths` deaths. Complete every run."""
     chance = random.Random(seed)
     assert project.start(WHOLE).complete
     toll = Toll(slots=len(project.rows(WHOLE)["slots"]))
@@ -151,7 +152,7 @@ def torment(
 
 def _survive(project: ClusterProject, run_id: str, tormentor: Tormentor, toll: Toll) -> None:
     """Start a run, hurt its cluster again and again, and resume it until it is complete."""
-    # One stroke after the other first, then at random.
+    # Use each stroke once, then choose at random.
     strokes = list(STROKES) if toll.runs == 1 else []
     coordinator = project.run(run_id, *PASSING)
     for _ in range(_MOST_LIVES):
@@ -160,7 +161,7 @@ def _survive(project: ClusterProject, run_id: str, tormentor: Tormentor, toll: T
             if _is_over_before_kill(coordinator, tormentor, strokes):
                 break
         toll.deaths["coordinator"] += 1
-        # A coordinator that finds no scheduler says so and ends; a person would start one first.
+        # A coordinator that finds no scheduler reports it and ends. A person would start one first.
         tormentor.repair([SCHEDULER])
         coordinator = project.resume(run_id, *PASSING)
     else:
@@ -172,7 +173,7 @@ def _survive(project: ClusterProject, run_id: str, tormentor: Tormentor, toll: T
 def _is_over_before_kill(
     coordinator: Coordinator, tormentor: Tormentor, strokes: list[str]
 ) -> bool:
-    """Hurt the cluster until the coordinator ends by itself (True) or is killed (False)."""
+    """Hurt the cluster until the coordinator ends. Return True if it was not killed."""
     for _ in range(_MOST_STROKES):
         pause_until = time.monotonic() + tormentor.pause_s()
         while time.monotonic() < pause_until:
@@ -189,7 +190,7 @@ def _is_over_before_kill(
 
 def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:
     try:
-        # A host that was away when the run ended still has what it had then.
+        # A host that was away when the run ended still has its containers and files.
         project.await_hosts()
         done = project.on_cluster("clean", "--run", run_id)
         assert done.returncode == 0, done.stderr
@@ -201,7 +202,7 @@ def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:
     toll.lost_statuses += len(unknown)
     toll.trials += len(starts)
     toll.repeated += sum(count - 1 for count in starts.values())
-    # What an engine does not know any more is an `infra_error`, which is tried again by policy.
+    # If the engine lost the exit status, the attempt is an `infra_error` and is retried.
     toll.repeated += sum(attempt > 1 and slot not in unknown for slot, attempt in starts)
     ours, theirs = comparable_rows(project, run_id), comparable_rows(project, WHOLE)
     for kind, expected in theirs.items():
@@ -212,9 +213,9 @@ def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:
 
 
 def lost_statuses(project: ClusterProject, run_id: str) -> set[int]:
-    """Return the slots with a container that had ended, nobody knows how, when Docker came back.
+    """Return the slots whose container ended with an unknown status while Docker was down.
 
-    Docker gives such containers the status 255. It happens to one that ends while its engine dies.
+    Docker gives status 255 to a container that ends while its engine dies.
     """
     sql = (
         "SELECT schedule_idx FROM attempts WHERE run_id = :run AND status = 'infra_error' "
@@ -225,7 +226,7 @@ def lost_statuses(project: ClusterProject, run_id: str) -> set[int]:
 
 
 def without(rows: list[Any], slots: set[int]) -> list[Any]:
-    """Return the records of other slots, and how every slot ended."""
+    """Return the rows that are not about `slots`, including the row of each slot's end."""
     return [row for row in rows if not (isinstance(row, dict) and row.get("schedule_idx") in slots)]
 
 

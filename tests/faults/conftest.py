@@ -1,4 +1,4 @@
-"""What tests of hostile output share."""
+"""Fixtures for the tests of hostile output."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from sample_trials import Trials
 
 @pytest.fixture
 def host(trials: Trials, tmp_path: Path) -> Host:
-    """Runs hostile trials beside a file of the host whose content looks like a good score."""
+    """Run hostile trials next to a file of the host whose content looks like a good score."""
     return host_beside(tmp_path / "host" / "secret", trials)

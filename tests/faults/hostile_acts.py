@@ -1,4 +1,4 @@
-"""What agents and graders do to a trial, and what comes of it: a table."""
+"""A table of hostile agents and graders, with the outcome of each trial."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_SCORE = ("grade_error", "score_missing", 0)
 
 @dataclass(frozen=True)
 class Act:
-    """A trial's agent and grader as shell text, and what must come of them."""
+    """A trial's agent and grader as shell text, and the expected result."""
 
     agent: str = "true"
     grader: str = GRADES
@@ -30,23 +30,23 @@ class Act:
     """Slot status, reason, and the container's exit status."""
     verdict: str | None = "pass"
     grader_saw: bytes | None = None
-    """What the grader printed."""
+    """The text that the grader printed."""
     rejects: bool = False
-    """True where the grader's score is kept as evidence, and is no score."""
+    """True if the grader's score is kept as evidence and does not count as a score."""
     agent_s: float = 30
     grader_s: float = 30
     pids: int = 128
     shells: tuple[str, ...] = (BUSYBOX,)
-    """The images it is tried on: both where it is up to `trial.sh` to end it."""
+    """The images to try. Both are listed where `trial.sh` has to end the act."""
 
 
 _BOMB = "bomb() { bomb | bomb & }; (bomb)"
 _HOARD = "(while :; do sleep 300 & done)"
-# The agent's own shell starts nothing more: where it could not, it would end by itself.
+# The agent's own shell starts no processes here. If it could start none, it would end by itself.
 _FOREVER = "trap '' TERM; {} 2>/dev/null; while :; do :; done"
 
 LOWERS = "lowers what trial.sh may have,"
-"""Begins the names of acts that differ in the limit that they lower."""
+"""Acts whose names begin so differ in the limit that they lower."""
 
 ACTS = {
     # -- agents
@@ -226,4 +226,4 @@ mkdir closed; echo x >closed/file
 chmod 000 closed/file closed "$AGENTLAB_RESULT_PATH" "$AGENTLAB_TRAJECTORY_PATH"
 chmod 000 {contract.OUT} {contract.STATE} {contract.WORKSPACE}
 """
-"""An agent that takes everybody's rights on what it wrote."""
+"""An agent that removes all rights on the file that it wrote."""

@@ -1,7 +1,7 @@
-"""What containers leave in the four files that are read from them, and what comes of it: a table.
+"""A table of hostile files that containers leave, with the outcome of each trial.
 
-Each file is crossed with everything that can be wrong with any file: what it is, how its bytes are
-broken, how large it is. What is wrong with one kind of row alone stands at the end.
+The host reads four files. Each is combined with every fault that any file can have: its type, its
+bytes and its size. Faults that only one kind of row can have are at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labledger.records.outcomes import Reason
 from labledger.trial import contract
 
 HOST_SECRET = "@HOST_SECRET@"
-"""Stands for the path of a file of the host, which no container can reach and none may learn."""
+"""A placeholder for the path of a host file that no container can reach or learn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Output:
     """One of the files that the host reads."""
 
     name: str
-    """Of a row, what its grade_error is about; of an agent's file, its name as evidence."""
+    """For a row, the subject of its grade_error. For an agent's file, its name as evidence."""
     file: str
     variable: str
     good: JsonObject
@@ -74,21 +74,24 @@ EVENTS = Output(
     is_row=False,
 )
 WHOLE = (PREDICTED, SCORED, RESULT)
-"""The files that are one JSON value, refused as a whole."""
+"""Files that are one JSON value. The whole file is refused."""
 ALL = (*WHOLE, EVENTS)
 TOGETHER = ((PREDICTED,), (SCORED, RESULT, EVENTS))
-"""All four in two containers: what is wrong with one of a group hides nothing of the others."""
+"""All four files in two containers. A fault in one file hides no fault in the others."""
 
-# -- what is no plain file: never opened, followed or waited for
+# -- files that are not regular: they are never opened, followed or waited for
 
 
 class Thing(NamedTuple):
-    """Something else than a plain file. It is `output_unsafe`, and no byte of it is kept."""
+    """Something other than a regular file.
+
+    It is `output_unsafe`, and none of its bytes are kept.
+    """
 
     made_by: str
-    """Shell text; `$F` is the path of the file."""
+    """Shell text that makes it at the path `$F`."""
     word: str
-    """What the message says it is."""
+    """The word for it in the message."""
     image: str = BUSYBOX
 
 
@@ -110,19 +113,19 @@ THINGS = {
     "hard link": Thing('echo "$GOOD" >"$F"; ln "$F" "$F.too"', "hard links"),
 }
 
-# -- what is no JSON: `invalid_json`, kept as evidence of what was written
+# -- text that is not JSON: `invalid_json`, kept as evidence
 
 
 class Content(NamedTuple):
-    """Bytes that are no JSON, made of the text of a good value that holds `resolved` and `1.0`."""
+    """Text that is not JSON, made from a good value that contains `resolved` and `1.0`."""
 
     of: Callable[[str], bytes]
     word: str
     lines_dropped: int = 1
-    """How many lines are counted where it stands between good lines of events."""
+    """The number of dropped lines if the text is between good lines of events."""
     is_kept: bool = False
-    """Whether an agent's file is read all the same: what is wrong with it is one value, or a mark
-    before it. Nothing of the grader's is."""
+    """True if an agent's file is read anyway, because the fault is in one value or in a mark before
+    the text. A grader's file is never read then."""
 
 
 def _number(text: str) -> Callable[[str], bytes]:
@@ -178,13 +181,16 @@ CONTENTS = {
     "opened 100,000 times": Content(lambda good: b'{"a":[' * 100_000, "deep"),
 }
 WITHOUT_A_NUMBER = {PREDICTED.name}
-"""Files whose good value holds no `1.0`: there, a number is broken beside the rest."""
+"""Files whose good value contains no `1.0`.
 
-# -- what is too large: refused by its size, read no further than its cap
+For them, a number is broken next to the other values.
+"""
+
+# -- files that are too large: refused by size, and never read past their cap
 
 
 class Size(NamedTuple):
-    """A file that is too large or too rich, and what is said of each output it is tried as."""
+    """A file that is too large or too rich, with the expected message for each output."""
 
     made_by: str
     word: str
@@ -194,7 +200,7 @@ class Size(NamedTuple):
 
 
 def _values(unit: str, count: int, before: str, after: str) -> str:
-    """Shell text that writes a unit of JSON again and again; `yes` does so in no time."""
+    """Shell text that repeats a unit of JSON with the fast program `yes`."""
     size = count * (len(unit) + 1)
     return f"{{ printf '%s' '{before}'; yes '{unit},' | head -c {size + count}; echo '{after}'; }}"
 
@@ -225,11 +231,11 @@ SIZES = {
     ),
 }
 
-# -- what is JSON and no row
+# -- JSON that is not a valid row
 
 
 class PatchMismatch(NamedTuple):
-    """A value that has no place in its file."""
+    """A value that does not fit the schema of its file."""
 
     output: Output
     value: Any
@@ -250,7 +256,7 @@ class _Misfits:
 
 
 def _misfits() -> dict[str, PatchMismatch]:
-    made, invalid = _Misfits(), Reason.SCHEMA_INVALID
+    mismatches, invalid = _Misfits(), Reason.SCHEMA_INVALID
     for output in WHOLE:
         good = output.good
         for what, value, word in (
@@ -263,7 +269,7 @@ def _misfits() -> dict[str, PatchMismatch]:
             ("version to come", good | {"schema_version": "v2"}, "schema_version"),
             ("ids that are none", good | {"ids": "t/1"}, "ids"),
         ):
-            made.add(output, what, value, invalid, word)
+            mismatches.add(output, what, value, invalid, word)
         for what, ids, word in (
             ("another task's", {"task_id": "t/2"}, "t/2"),
             ("another run's", {"run_id": "run-2"}, "run-2"),
@@ -272,7 +278,7 @@ def _misfits() -> dict[str, PatchMismatch]:
             ("a megabyte", {"task_id": "t" * 900_000}, "ttt"),
         ):
             mismatch = Reason.IDENTITY_MISMATCH
-            made.add(output, f"ids: {what}", good | {"ids": ids}, mismatch, word)
+            mismatches.add(output, f"ids: {what}", good | {"ids": ids}, mismatch, word)
     for output, what, value, word in (
         (SCORED, "no metric", _without(SCORE, "primary_metric_value"), "primary_metric_value"),
         (SCORED, "metric in words", SCORE | {"primary_metric_value": "1"}, "primary_metric_value"),
@@ -288,23 +294,24 @@ def _misfits() -> dict[str, PatchMismatch]:
         (RESULT, "outcome unknown", {"outcome": "great"}, "outcome"),
         (RESULT, "metrics a list", {"outcome": "success", "metrics": []}, "metrics"),
     ):
-        made.add(output, what, value, invalid, word)
-    return made.table
+        mismatches.add(output, what, value, invalid, word)
+    return mismatches.table
 
 
 MISFITS = _misfits()
 
-# -- how they get there
+# -- writing them in a container
 
 
 def written(content: bytes) -> str:
-    """Shell text that writes these bytes to `$F`, however many they are."""
+    """Shell text that writes `content` to `$F`, whatever its size."""
     packed = base64.encodebytes(gzip.compress(content, mtime=0)).decode()
     return f"base64 -d <<'END' | gunzip >\"$F\"\n{packed}END\n"
 
 
 def content_for(content: Content, output: Output) -> bytes:
-    """The broken bytes as they stand in a file; between good lines where it holds many."""
+    """Return the broken bytes as the file holds them: between good lines in a file of many
+    lines."""
     good = output.text
     if output.name in WITHOUT_A_NUMBER:
         good = json.dumps(output.good | {"ext": {"resolved": 1.0}})

@@ -1,4 +1,4 @@
-"""Hostile trials, run beside a secret of the host that none of them may touch or learn."""
+"""Run hostile trials next to a secret of the host that none of them may touch or learn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from labledger.trial.evidence.redaction import MAX_MESSAGE
 
 @dataclass
 class Host:
-    """Runs hostile trials beside a secret of the host."""
+    """Run hostile trials next to a secret of the host."""
 
     trials: Trials
     secret: Path
@@ -40,7 +40,8 @@ class Host:
         )
 
     def leaves(self, made_by: dict[Output, str], **settings: Any) -> AttemptResult:
-        """The result of a trial that leaves files so: rows by its grader, others by its agent."""
+        """Return the result of a trial that leaves files so: its grader leaves rows, its agent the
+        others."""
         agent = "".join(left(by, output) for output, by in made_by.items() if not output.is_row)
         rows = "".join(left(by, output) for output, by in made_by.items() if output.is_row)
         good = "" if PREDICTED in made_by else predicts()
@@ -48,16 +49,16 @@ class Host:
         return self.run(agent or "true", rows + good, **settings)
 
     def collected(self, spec: AttemptSpec) -> AttemptResult:
-        """The result of a trial, which must not touch the host; its folder is gone afterwards."""
+        """Return a trial's result. Fail if the trial touched the host or left its folder behind."""
         before = self._kept()
-        with deadline(spec.deadline_s):
+        with deadline(spec.container.deadline_s):
             result = self.run_trial(spec)
         everything = self.trials.everything(result)
         assert self.secret.read_bytes() not in everything
         assert Path("/etc/passwd").read_bytes() not in everything
         assert len(result.message or "") <= MAX_MESSAGE + 3
         self.remove_trial(spec)
-        assert not spec.folder.exists()
+        assert not spec.container.folder.exists()
         assert self._kept() == before
         return result
 
@@ -68,7 +69,7 @@ class Host:
 
 
 def host_beside(secret: Path, trials: Trials, **ways: Any) -> Host:
-    """Return a host whose secret, made here, looks like a good score."""
+    """Return a host with a new secret that looks like a good score."""
     secret.parent.mkdir()
     secret.write_text(json.dumps({"verdict": "pass", "token": secrets.token_hex(16)}))
     return Host(trials, secret, **ways)
@@ -76,7 +77,7 @@ def host_beside(secret: Path, trials: Trials, **ways: Any) -> Host:
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Fail what has not ended by then, also where it waits for something that never comes."""
+    """Fail if the block has not ended in time, even if it waits for something that never comes."""
 
     def give_up(_number: int, _frame: FrameType | None) -> None:
         raise AssertionError(f"not collected within the outer deadline of {seconds:g} s")

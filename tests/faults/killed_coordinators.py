@@ -13,7 +13,7 @@ RUN = "adopted"
 
 
 def make(folder: Path, *scripts: str, **design: Any) -> Project:
-    """A project of one variant, whose slots are these scripts in their order."""
+    """Return a project with one variant and one slot for each of these scripts, in this order."""
     project = Project(folder, {f"t{n}": script for n, script in enumerate(scripts)}, **design)
     del project.document["variant_plan"]
     project.save()
@@ -21,7 +21,7 @@ def make(folder: Path, *scripts: str, **design: Any) -> Project:
 
 
 def begin_and_kill(project: Project, count: int) -> None:
-    """Kill a coordinator when the agents of its first so many slots hold."""
+    """Kill a coordinator when the agents of its first `count` slots hold."""
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
         first = {(idx, 1) for idx in range(count)}

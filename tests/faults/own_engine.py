@@ -1,9 +1,8 @@
-"""A Docker engine that belongs to a test: it can be stopped, restarted and starved of disk.
+"""A Docker engine for one test, which the test can stop, restart and starve of disk space.
 
-It runs in network, mount and process namespaces of its own, so that nothing it does to links,
-addresses, rules or mounts reaches the machine's engine: a second `dockerd` in the same network
-deletes or takes over the first one's bridge. When the test's process dies, however it dies, the
-engine and all its containers die with it.
+It runs in its own network, mount and process namespaces. A second `dockerd` in the machine's
+network would take over the bridge of the first. When the test process dies, the engine and all its
+containers die with it.
 """
 
 from __future__ import annotations
@@ -30,15 +29,16 @@ IN_NAMESPACES = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
     *("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
 )
-"""Begins a command that runs apart from the machine's network and mounts, and ends with us."""
+"""The start of a command that runs apart from the machine's network and mounts, and ends with
+us."""
 _ENTER = 'mount -t tmpfs -o mode=755 tmpfs /run && exec docker-init -- "$@"'
-"""containerd puts its shims' sockets in /run, whatever folders it is given."""
+"""containerd puts its shims' sockets in /run, even if it has other folders."""
 _ENTER_CGROUP_2 = f"mount -t cgroup2 cgroup2 /sys/fs/cgroup && {_ENTER}"
-"""Such an engine limits nothing where the machine's controllers belong to version 1."""
+"""Such an engine enforces no limits where the machine's controllers belong to version 1."""
 
 
 class OwnEngine:
-    """A `dockerd` with folders and a socket of its own, and with labledger's smallest image."""
+    """A `dockerd` with its own folders and socket, and with the smallest image of the tests."""
 
     def __init__(
         self, folder: Path, sockets: Path, root: Path, *, has_cgroup_2: bool = False
@@ -63,7 +63,7 @@ class OwnEngine:
             f"/{self.cgroup}",
         ]
         words += ["--shutdown-timeout", "1"]
-        # After a kill the file names a process of namespaces that are gone.
+        # After a kill, the file names a process of namespaces that no longer exist.
         (folder / "pid").unlink(missing_ok=True)
         command = [*IN_NAMESPACES, "sh", "-c", self._enter, "sh", *map(str, words)]
         with (folder / "dockerd.log").open("ab") as log:
@@ -75,7 +75,7 @@ class OwnEngine:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End the engine, as its service would be; its containers end with it."""
+        """Stop the engine and its containers, as its service manager would."""
         if self._process is not None:
             for pid in _children(self._process.pid):
                 os.kill(pid, signal.SIGTERM)
@@ -91,7 +91,7 @@ class OwnEngine:
         return subprocess.run(command, capture_output=True, check=check)
 
     def load_image(self) -> None:
-        """Give it the image that the machine's engine has."""
+        """Copy an image from the machine's engine to this one."""
         saved = subprocess.run(["docker", "save", BUSYBOX], stdout=subprocess.PIPE, check=True)
         to_own = ("docker", "--host", self.address)
         loaded = subprocess.run([*to_own, "load"], input=saved.stdout, capture_output=True)
@@ -100,7 +100,7 @@ class OwnEngine:
         subprocess.run([*to_own, "tag", name, BUSYBOX], check=True)
 
     def clear(self) -> None:
-        """Leave no process, control group or folder of it behind; mounts go with its namespace."""
+        """Remove its processes, control groups and folders. Its mounts end with its namespace."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(PATIENCE_S)
@@ -118,19 +118,19 @@ def _children(pid: int) -> list[int]:
 def own_engine(
     folder: Path, root: Path | None = None, *, has_cgroup_2: bool = False
 ) -> Iterator[OwnEngine]:
-    """An engine that runs with folders below `folder`; its storage is at `root`. Needs root.
+    """Provide an engine with its folders below `folder` and its storage at `root`. Needs root.
 
-    With `has_cgroup_2` its containers have control groups of version 2, whatever the machine has.
+    With `has_cgroup_2`, its containers have control groups of version 2 on every machine.
     """
     folder.mkdir(exist_ok=True)
     remove_left_cgroups()
-    # A socket's path may only be short.
+    # The path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="engine-") as sockets:
         storage = root or folder / "root"
-        made = OwnEngine(folder, Path(sockets), storage, has_cgroup_2=has_cgroup_2)
+        engine = OwnEngine(folder, Path(sockets), storage, has_cgroup_2=has_cgroup_2)
         try:
-            made.start()
-            made.load_image()
-            yield made
+            engine.start()
+            engine.load_image()
+            yield engine
         finally:
-            made.clear()
+            engine.clear()

@@ -1,4 +1,5 @@
-"""What outlives its coordinator is adopted; what was meddled with meanwhile is told and typed."""
+"""The next coordinator adopts running trials, and reports containers that were changed
+meanwhile."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from labledger.fault_points import VARIABLE
 pytestmark = pytest.mark.docker
 
 HOLDS_AT_DO = "until [ ! -e do.sh ] || [ -e /agentlab/out/gate ]; do sleep 0.05; done; " + RIGHT
-"""An agent that holds until its trial folder is deleted, or its gate is opened."""
+"""An agent that holds until its trial folder is deleted or its gate is opened."""
 GRADES_AT_GATE = "touch /agentlab/out/grading; until [ -e /agentlab/out/go ]; do sleep 0.05; done\n"
 
 
 def let_end(project: Project, schedule_idx: int) -> None:
-    """Let a trial that holds come to its end, with nobody watching."""
+    """Let a holding trial end while it has no coordinator."""
     name = project.containers(RUN)[schedule_idx, 1]
     project.open_gate(RUN, schedule_idx)
     wait_until(lambda: state_of(name) == "exited", f"{name} to end")
@@ -37,7 +38,7 @@ def state_of(name: str) -> str | None:
 
 
 def attempts(project: Project, schedule_idx: int) -> list[tuple[str, str | None]]:
-    """Status and reason of each attempt at a slot."""
+    """Return the status and reason of each attempt at a slot."""
     with open_ledger(lab_dir=project.lab) as ledger:
         (trial,) = ledger.slot(RUN, schedule_idx)["trials"]
     return [(attempt["status"], attempt["reason"]) for attempt in trial["attempts"]]
@@ -52,7 +53,7 @@ REMOVED = ("infra_error", "container_removed")
 def test_killed_while_eight_run(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """After a kill all eight trials finish; all are adopted and none is repeated."""
+    """After a kill, all eight trials finish. The next coordinator adopts all and repeats none."""
     project = make(tmp_path, *[HOLDS] * 8, max_concurrency=8)
     begin_and_kill(project, 8)
     assert len(project.running(RUN)) == 8
@@ -73,7 +74,7 @@ def test_killed_while_eight_run(
 def test_killed_while_a_grader_runs(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """A grader finishes without its coordinator, and the next one collects its verdict."""
+    """A grader finishes without its coordinator, and the next coordinator collects its verdict."""
     project = make(tmp_path, RIGHT)
     project.write("grader.sh", GRADES_AT_GATE + (project.folder / "grader.sh").read_text())
     with closing(project.run(RUN, *PASSING)) as coordinator:
@@ -93,7 +94,7 @@ def test_killed_while_a_grader_runs(
 def test_trial_folders_deleted_meanwhile(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Without what a container left, running or ended, its slot is run again and says why."""
+    """If the files of a trial are gone, its slot runs again and the reason is recorded."""
     project = make(tmp_path, HOLDS, HOLDS, RIGHT)
     begin_and_kill(project, 2)
     let_end(project, 1)
@@ -117,20 +118,20 @@ def test_trial_folders_deleted_meanwhile(
 def test_a_note_outlives_the_coordinator_that_made_it(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Why a slot was run again is recorded also by a coordinator that adopts the new attempt."""
+    """A coordinator that adopts a repeated attempt still records why the slot was repeated."""
     project = make(tmp_path, HOLDS)
     begin_and_kill(project, 1)
     project.delete_trial_folder(RUN, 0)
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
-        told = coordinator.until("warning")
-        assert (told["schedule_idx"], told["attempt"]) == (0, 1)
+        warning = coordinator.until("warning")
+        assert (warning["schedule_idx"], warning["attempt"]) == (0, 1)
         wait_until(lambda: engine_log.so_far(project, RUN).total() == 2, "the second start")
         coordinator.kill()
     let_end(project, 0)
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
-    assert [again["reason"] for again in coordinator.of("warning")] == [told["reason"]]
-    assert take_notes(project.rows(RUN)) == {(0, 1): [told["reason"]]}
+    assert [repeated["reason"] for repeated in coordinator.of("warning")] == [warning["reason"]]
+    assert take_notes(project.rows(RUN)) == {(0, 1): [warning["reason"]]}
     assert engine_log.starts(project, RUN) == {(0, 1): 2}
     project.check_whole(RUN)
 
@@ -138,9 +139,9 @@ def test_a_note_outlives_the_coordinator_that_made_it(
 def test_containers_meddled_with_while_nobody_watched(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Stopped or removed, a container makes an `infra_error` that is tried again, with evidence.
+    """A stopped or removed container makes an `infra_error` with evidence, and the slot is retried.
 
-    Where the folder is gone as well nothing is left to type: the slot is run again and says why.
+    If the trial folder is gone, too, no attempt is recorded. The slot runs again with a note.
     """
     stopped, removed, pruned, vanished = range(4)
     project = make(tmp_path, *[HOLDS] * 4, max_concurrency=4)
@@ -158,7 +159,7 @@ def test_containers_meddled_with_while_nobody_watched(
     assert attempts(project, removed) == [REMOVED, COMPLETED]
     assert attempts(project, pruned) == [REMOVED, COMPLETED]
     assert attempts(project, vanished) == [COMPLETED]
-    assert [told["schedule_idx"] for told in coordinator.of("warning")] == [vanished]
+    assert [warning["schedule_idx"] for warning in coordinator.of("warning")] == [vanished]
     notes = take_notes(project.rows(RUN))
     assert list(notes) == [(vanished, 1)]
     assert "container and its trial folder are gone" in notes[vanished, 1][0]
@@ -177,8 +178,10 @@ def test_containers_meddled_with_while_nobody_watched(
 def test_containers_started_again_while_nobody_watched(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """A container that somebody restarts, or starts once it has ended, does not run its agent
-    again: what that leaves is no result, and the slot is tried again."""
+    """A container that is started a second time does not run its agent again.
+
+    Its output is not a result, and the slot is retried.
+    """
     counting = "echo x >>/agentlab/out/starts; " + HOLDS
     project = make(tmp_path, counting, counting)
     begin_and_kill(project, 2)
@@ -205,7 +208,7 @@ def test_what_never_started_is_run_without_a_word(
     image_ids: dict[str, str],
     engine_log: EngineLog,
 ) -> None:
-    """A container that never started is created again, without a note in the evidence."""
+    """A container that never started is replaced, and the evidence has no note about it."""
     project = make(tmp_path, RIGHT)
     project.environment = {VARIABLE: f"{point}:0"}
     with closing(project.run(RUN, *PASSING)) as coordinator:
@@ -226,7 +229,7 @@ def test_what_never_started_is_run_without_a_word(
 def test_meddled_with_under_a_live_coordinator(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Stopped, removed, its folder deleted, removed before it starts: each is tried again."""
+    """A slot is retried if its container is stopped or removed, or if its folder is deleted."""
     project = make(tmp_path, *[HOLDS_AT_DO] * 4, max_concurrency=3)
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
@@ -238,7 +241,7 @@ def test_meddled_with_under_a_live_coordinator(
         project.delete_trial_folder(RUN, deleted)
         docker("stop", "--time", "0", containers[stopped, 1])
         docker("rm", "--force", "--volumes", containers[removed, 1])
-        # Three of them run at once: which ones is a matter of whose container is made first.
+        # Three of them run at once. The order in which their containers are created decides which.
         left = {(idx, 2) for idx in range(4)}
         while left:
             wait_until(lambda: left & project.running(RUN).keys(), f"one of {left} to run again")
@@ -258,7 +261,7 @@ def test_meddled_with_under_a_live_coordinator(
 
 @thorough
 def test_paused_under_a_live_coordinator(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A paused container is warned of once, with the command that unpauses it."""
+    """A paused container leads to one warning, which names the command that unpauses it."""
     project = make(tmp_path, HOLDS)
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
@@ -280,7 +283,7 @@ def test_paused_under_a_live_coordinator(tmp_path: Path, image_ids: dict[str, st
 def test_removed_while_it_is_adopted(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """A container that disappears while its second coordinator waits is no missed deadline."""
+    """A container that disappears while a coordinator waits for it is not a missed deadline."""
     project = make(tmp_path, HOLDS)
     begin_and_kill(project, 1)
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
@@ -299,8 +302,10 @@ def test_removed_while_it_is_adopted(
 
 
 def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Without run folder, artifacts and experiment a resume names what is missing and what to do;
-    with them back, the run completes."""
+    """When run folder, artifacts and experiment are gone, `resume` says what is missing.
+
+    It also says what to do. When the files are back, the run completes.
+    """
     project = make(tmp_path, RIGHT)
     project.environment = {VARIABLE: "before_create:0"}
     with closing(project.run(RUN, *PASSING)) as coordinator:

@@ -1,4 +1,4 @@
-"""Kills while real agents ask models: no call is lost or counted twice, and no agent repeated."""
+"""Kills while real agents call models lose no call, count none twice and repeat no agent."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("image_ids"), thorough
 
 KILLS = 20
 LONGEST_LIFE_S = 5.0
-"""A coordinator lives at most so long after it has begun; agents take some seconds."""
+"""The longest time that a coordinator lives after it has begun. Agents take some seconds."""
 
 
 @pytest.mark.timeout(1800)
 def test_random_kills_of_coordinators_cost_nothing(tmp_path: Path, engine_log: EngineLog) -> None:
-    """After twenty kills each agent has run once, and each call is counted once, to the digit."""
+    """After twenty kills, each agent has run once, and each call is counted exactly once."""
     benchmark = harbor_benchmark(tmp_path / "tasks")
     chance = random.Random(20)
     kills = runs = 0
@@ -55,7 +55,7 @@ def test_random_kills_of_coordinators_cost_nothing(tmp_path: Path, engine_log: E
 
 
 def run_and_kill(project: BenchmarkProject, run_id: str, most: int, chance: random.Random) -> int:
-    """Run to the end, and kill the coordinator at random up to `most` times; return how often."""
+    """Run to the end, and kill the coordinator at random at most `most` times. Return the kills."""
     coordinator = project.run(run_id)
     for kills in range(most):
         with closing(coordinator):
@@ -70,7 +70,10 @@ def run_and_kill(project: BenchmarkProject, run_id: str, most: int, chance: rand
 
 
 def check_starts(project: BenchmarkProject, run_id: str, engine_log: EngineLog) -> None:
-    """Each attempt's container was started once; a separate verifier has one of its own."""
+    """Fail if a container was not started exactly once.
+
+    A separate verifier has its own container.
+    """
     sql = "SELECT schedule_idx, task_id, attempt FROM trials WHERE run_id = :run"
     expected = {
         (row["schedule_idx"], row["attempt"]): 2 if row["task_id"] == "separate" else 1
@@ -81,7 +84,7 @@ def check_starts(project: BenchmarkProject, run_id: str, engine_log: EngineLog) 
 
 
 def slow_script(benchmark: ScriptedBenchmark) -> dict[str, Any]:
-    """A script whose first answers take so long that something can be killed meanwhile."""
+    """Return a script whose first answers take long enough to kill something meanwhile."""
     script = benchmark.script()
     for task in script["tasks"]:
         task["turns"][0]["wait_s"] = 4
@@ -94,7 +97,7 @@ def await_call(provider: ServedProvider) -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_what_a_killed_gateway_leaves_unknown_is_said(tmp_path: Path, agent: str) -> None:
-    """The agent passes all the same; the call that was under way is unknown, and so is its cost."""
+    """The agent still passes, but the interrupted call and its cost are unknown."""
     benchmark = harbor_benchmark(tmp_path / "tasks", [agent], 1)
     script = slow_script(benchmark)
     with (
@@ -124,7 +127,7 @@ def test_what_a_killed_gateway_leaves_unknown_is_said(tmp_path: Path, agent: str
 
 
 def test_a_killed_helper_is_an_error_of_the_machine(tmp_path: Path) -> None:
-    """The attempt ends as such and is retried; the calls of both attempts are counted."""
+    """The attempt is an infrastructure error and is retried. The calls of both attempts count."""
     benchmark = harbor_benchmark(tmp_path / "tasks", ["codex"], 1)
     script = slow_script(benchmark)
     with (

@@ -1,4 +1,4 @@
-"""`labledger clean`: what it removes, and what it must never touch."""
+"""`labledger clean` removes what is no longer needed, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.docker
 
 @pytest.fixture
 def foreign(image_ids: dict[str, str]) -> Iterator[str]:
-    """A running container that labledger did not start, by its name."""
+    """Start a container that labledger does not know, and yield its name."""
     name = f"foreign-{secrets.token_hex(8)}"
     config = {
         "Image": image_ids[BUSYBOX],
@@ -44,7 +44,8 @@ def is_running(name: str) -> bool:
 
 
 def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
-    """Beside a live run and a foreign container, only a dead run's containers are removed."""
+    """`clean` removes the containers of a dead run, and keeps a live run and a foreign
+    container."""
     project = Project(tmp_path / "project", {"a": HOLDS}, max_concurrency=2)
     with closing(project.run("dead", *HOLDING)) as coordinator:
         project.lab.mkdir(exist_ok=True)
@@ -58,21 +59,21 @@ def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
         project.await_agents("alive", 2)
         alive = set(project.containers("alive").values())
 
-        told = project.output("clean")
-        assert "labledger resume dead" in told
+        output = project.output("clean")
+        assert "labledger resume dead" in output
         assert set(project.containers("dead").values()) == dead, "a trial to go on with was lost"
 
-        told = project.output("clean", "--unfinished", "--dry-run")
-        assert all(f"would remove {name}" in told for name in dead)
+        output = project.output("clean", "--unfinished", "--dry-run")
+        assert all(f"would remove {name}" in output for name in dead)
         assert set(project.containers("dead").values()) == dead
 
-        told = project.output("clean", "--unfinished")
-        assert all(f"removed {name}" in told for name in dead)
-        assert all(f"kept {name}" in told for name in alive)
+        output = project.output("clean", "--unfinished")
+        assert all(f"removed {name}" in output for name in dead)
+        assert all(f"kept {name}" in output for name in alive)
         assert project.containers("dead") == {}
         assert alive <= set(project.containers("alive").values())
         assert is_running(foreign)
-        assert foreign not in told
+        assert foreign not in output
         coordinator.kill()
 
     expected = {"dead": ["`labledger clean --unfinished` removed its container"], "alive": []}
@@ -81,13 +82,15 @@ def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
             for idx in project.containers(run_id):
                 project.open_gate(run_id, *idx)
             assert coordinator.finish() == 0, coordinator.stderr
-        reasons = {told["reason"] for told in coordinator.of("warning") if "reason" in told}
+        reasons = {
+            warning["reason"] for warning in coordinator.of("warning") if "reason" in warning
+        }
         assert sorted(reasons) == expected[run_id]
         project.check_whole(run_id)
 
 
 def test_what_carries_half_the_labels_stays(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """`clean` keeps a container that has the ledger's label and no slot's, and says why."""
+    """`clean` keeps a container with the ledger's label but without a valid slot, and says why."""
     project = Project(tmp_path / "project", {"a": HOLDS})
     with closing(project.run("dead", *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
@@ -98,8 +101,8 @@ def test_what_carries_half_the_labels_stays(tmp_path: Path, image_ids: dict[str,
     config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"], "Labels": labels}
     ENGINE.create(name, config)
     try:
-        told = project.output("clean", "--unfinished")
-        assert f"kept {name}: it lacks the labels of a run, a slot and an attempt" in told
+        output = project.output("clean", "--unfinished")
+        assert f"kept {name}: it lacks the labels of a run, a slot and an attempt" in output
         assert ENGINE.inspect(name) is not None
     finally:
         ENGINE.remove(name)
@@ -120,12 +123,12 @@ engine.run_probe(sys.argv[1], "sleep 600", probe_labels(Path("/the/lab")))
 
 
 def of_process(pid: int) -> list[str]:
-    """The probes of a process, by their names."""
+    """Return the names of the probes of a process."""
     return [probe.name for probe in find_probes(ENGINE) if f"process {pid} " in probe.owner]
 
 
 def test_probes_of_a_killed_process_go(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A process's probes stay while it lives and are removed afterwards, without any lab."""
+    """A process's probes stay while it lives. Afterwards they are removed, even without a lab."""
     words = [sys.executable, "-c", PROBING, image_ids[BUSYBOX], secrets.token_hex(8)]
 
     def labledger(*words: str) -> str:
@@ -135,19 +138,19 @@ def test_probes_of_a_killed_process_go(tmp_path: Path, image_ids: dict[str, str]
     with ended_with_block(subprocess.Popen(words, stdout=subprocess.PIPE)) as process:
         wait_until(lambda: len(of_process(process.pid)) == 2, "a container and a network")
         probes = of_process(process.pid)
-        for told in (labledger("clean"), labledger("doctor")):
-            assert not any(name in told for name in probes)
+        for output in (labledger("clean"), labledger("doctor")):
+            assert not any(name in output for name in probes)
         assert of_process(process.pid) == probes
         process.kill()
         process.wait()
-    told = labledger("doctor")
+    output = labledger("doctor")
     for name in probes:
-        assert f"{name} is left over: it belonged to process {process.pid} on " in told
-    told = labledger("clean", "--dry-run")
-    assert all(f"would remove {name}" in told for name in probes)
+        assert f"{name} is left over: it belonged to process {process.pid} on " in output
+    output = labledger("clean", "--dry-run")
+    assert all(f"would remove {name}" in output for name in probes)
     assert of_process(process.pid) == probes
-    told = labledger("clean")
-    assert all(f"removed {name}" in told for name in probes)
+    output = labledger("clean")
+    assert all(f"removed {name}" in output for name in probes)
     assert of_process(process.pid) == []
 
 
@@ -172,10 +175,10 @@ def test_probes_that_may_be_used_stay(image_ids: dict[str, str]) -> None:
     named[f"foreign-probe-{secrets.token_hex(8)}"] = "gone"
     try:
         for container, label in named.items():
-            own = {Labels.PROBE: "1", Labels.OWNER: marks.get(label, '{"host": ')}
+            probe_owner = {Labels.PROBE: "1", Labels.OWNER: marks.get(label, '{"host": ')}
             if label == "unnamed":
-                del own[Labels.OWNER]
-            config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["true"], "Labels": own}
+                del probe_owner[Labels.OWNER]
+            config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["true"], "Labels": probe_owner}
             ENGINE.create(container, config)
         remove_left_probes(ENGINE)
         left = {label for container, label in named.items() if ENGINE.inspect(container) is None}

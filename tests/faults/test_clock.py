@@ -1,4 +1,4 @@
-"""The machine's clock is set: between two coordinators, and while one runs."""
+"""The machine's clock is changed between two coordinators, and while a coordinator runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clock:
 
 
 def require_sane_times(project: Project) -> None:
-    """No trial lasts an hour or less than nothing, or ends before it starts."""
+    """Fail if a trial lasts an hour or less than nothing, or ends before it starts."""
     with open_ledger(lab_dir=project.lab) as ledger:
         total = ledger.run(RUN).total_slots
         trials = [ledger.slot(RUN, idx)["trials"][0] for idx in range(total)]
@@ -53,7 +53,7 @@ def require_sane_times(project: Project) -> None:
 def test_the_clock_is_set_between_two_coordinators(
     shift: float, tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """A dead coordinator's run is taken over at once, and its trials last what they lasted."""
+    """A dead coordinator's run is taken over at once, and the durations of its trials are right."""
     project = make(tmp_path, HOLDS, HOLDS, RIGHT, RIGHT)
     machine = Clock(project)
     begin_and_kill(project, 2)
@@ -76,7 +76,7 @@ def test_the_clock_is_set_between_two_coordinators(
 def test_the_clock_is_set_while_a_coordinator_runs(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """A clock that jumps an hour fences no coordinator off and does not lengthen a trial."""
+    """A clock that jumps an hour takes no run from its coordinator and lengthens no trial."""
     project = make(tmp_path, HOLDS, HOLDS, RIGHT)
     machine = Clock(project)
     with closing(project.run(RUN, *HOLDING)) as coordinator:
@@ -96,7 +96,7 @@ def test_the_clock_is_set_while_a_coordinator_runs(
 
 
 def has_heartbeat_of(project: Project, shift: float) -> bool:
-    """True when the lease was renewed by a clock that is wrong by `shift` seconds."""
+    """Return True if a clock that is wrong by `shift` seconds renewed the lease."""
     with open_ledger(lab_dir=project.lab) as ledger:
         lease = ledger.run(RUN).lease
     assert lease is not None
@@ -104,6 +104,6 @@ def has_heartbeat_of(project: Project, shift: float) -> bool:
 
 
 def is_off_by(time: str, shift: float) -> bool:
-    """Whether a time of about now was told by a clock that is wrong by `shift` seconds."""
+    """Return True if a clock that is wrong by `shift` seconds read this time just now."""
     ahead = clock.parse(time) - datetime.now(UTC)
     return abs(ahead.total_seconds() - shift) < HOUR_S / 2

@@ -1,4 +1,4 @@
-"""Runs on a cluster whose agents ask models: keys on hosts, kills in calls, installed agents."""
+"""Runs on a cluster whose agents call models: keys on hosts, kills in calls, installed agents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def provider() -> Iterator[ServedProvider]:
 def cluster_in(
     folder: Path, *names: str, slots: int = 2, **environment: str
 ) -> Iterator[DaskCluster]:
-    """A cluster whose hosts' gateways end with the block."""
+    """Provide a cluster whose hosts' gateways end with the block."""
     try:
         with dask_cluster(folder, *names, slots=slots, **environment) as cluster:
             yield cluster
@@ -47,12 +47,12 @@ def cluster_in(
 
 
 def gateways(folder: Path) -> list[GatewayClient]:
-    """Those of the hosts of a cluster in a folder."""
+    """Return clients of the gateways of a cluster's hosts."""
     return [GatewayClient(path) for path in folder.glob("hosts/*/models/*/gateway")]
 
 
 def calls(cluster: DaskCluster) -> list[ModelCall]:
-    """The calls of trials that run on the hosts of a cluster."""
+    """Return the calls of trials that run on the hosts of a cluster."""
     journals = cluster.folder.glob(f"hosts/*/runs/*/r/trials/*/{JOURNAL}")
     return [call for journal in journals for call in read_calls(journal)]
 
@@ -60,15 +60,15 @@ def calls(cluster: DaskCluster) -> list[ModelCall]:
 def project_in(
     folder: Path, provider: ServedProvider, programs: dict[str, str], **environment: str
 ) -> ModelProject:
-    """A project whose coordinator has only the key that `environment` gives it."""
-    made = ModelProject(folder / "project", provider.url, programs)
-    del made.environment["TEST_PROVIDER_KEY"]
-    made.environment |= environment
-    return made
+    """Return a project whose coordinator has only the keys in `environment`."""
+    project = ModelProject(folder / "project", provider.url, programs)
+    del project.environment["TEST_PROVIDER_KEY"]
+    project.environment |= environment
+    return project
 
 
 def keep_no_key(*folders: Path) -> None:
-    """Fail if a file holds the key."""
+    """Fail if a file contains the key."""
     for folder in folders:
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink():
@@ -77,7 +77,7 @@ def keep_no_key(*folders: Path) -> None:
 
 @thorough
 def test_hosts_read_keys_themselves(tmp_path: Path, provider: ServedProvider) -> None:
-    """Trials run where the key is, and nowhere else; the coordinator needs none."""
+    """Trials run only on the host that has the key, and the coordinator needs none."""
     project = project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT))
     with cluster_in(tmp_path / "cluster", "without") as cluster:
         on = ("--on", cluster.on)
@@ -110,7 +110,7 @@ def test_hosts_read_keys_themselves(tmp_path: Path, provider: ServedProvider) ->
 def test_the_coordinator_sends_keys_where_its_cluster_file_says_so(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
-    """Hosts without keys use those of the coordinator, and no file has them."""
+    """Hosts without keys use the coordinator's keys, and no file contains a key."""
     project = project_in(tmp_path, provider, dict.fromkeys("abcd", RIGHT), **HAS_KEY)
     with cluster_in(tmp_path / "cluster", "one", "two") as cluster:
         with cluster.file.open("a") as file:
@@ -128,7 +128,7 @@ def test_the_coordinator_sends_keys_where_its_cluster_file_says_so(
 def test_killed_worker_and_coordinator_lose_no_call(
     tmp_path: Path, provider: ServedProvider, model_keys: str
 ) -> None:
-    """The gateway goes on without them; the call counts once, and no agent runs again."""
+    """After both kills the gateway goes on. The call counts once, and no agent runs again."""
     on_hosts = model_keys == "hosts"
     project = project_in(tmp_path, provider, {"one": SLOW}, **({} if on_hosts else HAS_KEY))
     of_workers = HAS_KEY if on_hosts else {}
@@ -158,7 +158,7 @@ def test_killed_worker_and_coordinator_lose_no_call(
 def test_what_a_stopped_trial_has_cost_on_its_host_counts(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
-    """Its host delivers what the agent had spent; the slot has another attempt."""
+    """Its host delivers the agent's cost, and the slot is retried."""
     held = f"ask('hello')\nuntil('go')\n{RIGHT}"
     with cluster_in(tmp_path / "cluster", "one", **HAS_KEY) as cluster:
         project = project_in(tmp_path, provider, {"one": held})
@@ -183,7 +183,7 @@ def test_what_a_stopped_trial_has_cost_on_its_host_counts(
 def test_a_host_starts_its_gateway_again_without_a_coordinator(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
-    """If gateway and coordinator are killed, the agent's next call is answered all the same."""
+    """The agent's next call is answered although the gateway and the coordinator were killed."""
     project = project_in(tmp_path, provider, {"one": "ask('slow')\n" + RIGHT})
     with cluster_in(tmp_path / "cluster", "one", **HAS_KEY) as cluster:
         coordinator = project.run("r", "--on", cluster.on)
@@ -205,7 +205,7 @@ def test_a_host_starts_its_gateway_again_without_a_coordinator(
 
 
 def cap_of(project: ModelProject, idx: int) -> str | None:
-    """The cap that a slot reached, by its evidence."""
+    """Return the cap that a slot reached, according to its evidence."""
     with open_ledger(lab_dir=project.lab) as ledger:
         evidence = ledger.slot("r", idx)["evidence"]
     return evidence[0]["ext"]["models"].get("cap") if evidence else None
@@ -216,9 +216,9 @@ MANY = "for _ in range(9):\n    status, answer = ask('hello')\n    if status != 
 
 @thorough
 def test_hosts_share_the_caps_of_a_run(tmp_path: Path, provider: ServedProvider) -> None:
-    """They ask as often as the cap allows together, and not once more; a killed coordinator, too.
+    """All hosts together make as many calls as the cap allows, even after a coordinator was killed.
 
-    While it is away, each host uses its share, and its agents wait for more.
+    Without a coordinator, each host uses its share, and its agents wait for more.
     """
     program = "ask('hello')\nuntil('go')\n" + MANY
     project = project_in(tmp_path, provider, {"one": program, "two": program}, **HAS_KEY)
@@ -255,7 +255,7 @@ TURNS = [
 
 @thorough
 def test_hosts_get_the_files_of_agents_that_they_lack(tmp_path: Path) -> None:
-    """A host without the agent gets the coordinator's files, and runs exactly them."""
+    """A host without the agent gets the coordinator's files, and runs exactly these files."""
     script = {
         "keys": [KEY],
         "tasks": [{"name": "task", "match": INSTRUCTION, "turns": TURNS}],

@@ -1,4 +1,4 @@
-"""Runs on a real Dask cluster whose scheduler, workers and coordinators come and go."""
+"""Runs on a real Dask cluster whose scheduler, workers and coordinators are restarted."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SLOW = "sleep 3; date +%s%N"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
     folder = tmp_path_factory.mktemp("cluster")
-    with dask_cluster(folder, "a", "b") as made:
-        yield made
+    with dask_cluster(folder, "a", "b") as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ class Run:
 
     @contextmanager
     def coordinator(self, lease_s: float = 4 * PATIENCE_S) -> Iterator[ClusterExecutor]:
-        """The executor of the next coordinator, which owns the run, for so long."""
+        """Provide the executor of the next coordinator, which owns the run inside the block."""
         self.epoch += 1
         key = RunKey(self.trials.ledger_id, self.run_id)
         setup = RunSetup(key, self.epoch, {}, is_sealed=False)
@@ -89,14 +89,14 @@ def submit(
 
 
 def started(spec: AttemptSpec) -> str | None:
-    """When an attempt's container was started; None if it was not."""
-    state = ENGINE.inspect(spec.container_name)
+    """Return when an attempt's container was started, or None if it was not."""
+    state = ENGINE.inspect(spec.container.name)
     return state.started_at if state is not None and state.has_started else None
 
 
 @thorough
 def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path) -> None:
-    """Attempts are spread over the hosts, with large outputs and inputs, and nothing is left."""
+    """Attempts are spread over the hosts, large inputs and outputs arrive, and nothing is left."""
     content = tmp_path / "content"
     content.write_bytes(b"\x01" * (9 << 20))
     with tarfile.open(tmp_path / "w.tar", "w") as tar:
@@ -116,7 +116,7 @@ def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path)
             assert any(artifact.content is None for artifact in result.artifacts)
             executor.remove(spec, keep_folder=False).result(PATIENCE_S)
         assert run.trials.containers() == []
-        sent = dict(executor._exchanges._inputs.sent_bytes)
+        sent = dict(executor.exchanges.inputs.sent_bytes)
         assert set(sent) == {spec.host for spec, _ in pending}
         assert set(sent.values()) == {size}
         executor.shutdown()
@@ -132,9 +132,9 @@ def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path)
 
 @thorough
 def test_killed_workers_and_schedulers_cost_nothing(run: Run) -> None:
-    """A worker and the scheduler are killed while trials run; each trial still runs once.
+    """A worker and the scheduler are killed while trials run, and each trial still runs once.
 
-    The next worker listens where it is told to.
+    The replacement worker listens at the configured address.
     """
     port = random.randrange(20_000, 30_000)
     with run.coordinator() as executor:
@@ -153,7 +153,7 @@ def test_killed_workers_and_schedulers_cost_nothing(run: Run) -> None:
 
 
 def test_the_next_coordinator_collects_what_the_last_one_started(run: Run) -> None:
-    """A coordinator that vanishes loses nothing: the next one gets every result, once run."""
+    """When a coordinator vanishes, the next one gets every result, and each trial ran once."""
     with run.coordinator() as executor:
         specs = [spec for spec, _ in submit(executor, *(run.spec(i, SLOW) for i in range(3)))]
         wait_until(lambda: all(map(started, specs)), "the containers")
@@ -168,7 +168,7 @@ def test_the_next_coordinator_collects_what_the_last_one_started(run: Run) -> No
 
 @thorough
 def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) -> None:
-    """Slots of a host without a worker wait, others go on, and a lost host delivers nothing."""
+    """Slots of a host without a worker wait, and others go on. A lost host delivers nothing."""
     with run.coordinator(lease_s=PATIENCE_S / 8) as executor:
         pending = submit(executor, *(run.spec(idx, SLOW) for idx in range(4)))
         wait_until(lambda: all(started(spec) for spec, _ in pending), "the containers")
@@ -181,7 +181,7 @@ def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) ->
         wait_until(lambda: lost in (executor.stop_cause(0.0) or ""), "the reason to stop")
         (gone,) = (state for state in executor.hosts() if state.name == lost)
         assert gone.problem == "it does not answer"
-        # What it was granted must have run out, and it may answer no more.
+        # Its grant must have expired, and it may not answer again.
         executor.lose_host(lost, "its power supply burnt")
         for spec, future in pending:
             if spec.host == lost:
@@ -201,7 +201,7 @@ def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) ->
 
 @thorough
 def test_a_stopping_run_leaves_what_did_not_start(run: Run) -> None:
-    """After a stop, running trials end, and those that wait for a slot are refused."""
+    """After a stop, running trials end, and trials that wait for a slot are refused."""
     with run.coordinator() as executor:
         pending = submit(executor, *(run.spec(idx, SLOW) for idx in range(8)))
         wait_until(lambda: sum(started(s) is not None for s, _ in pending) == 4, "four trials")

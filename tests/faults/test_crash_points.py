@@ -1,7 +1,7 @@
-"""`kill -9` at every named point: resumed, the run is as if nothing had happened.
+"""A run killed with `kill -9` at any named point resumes as if nothing had happened.
 
-Each point is tried once with two slots. `scripts/test --all` tries it with six slots, of which
-some fail and cannot be graded, and in every mode of grading that passes it.
+Each point is tried once with two slots. `scripts/test --all` tries each point with six slots in
+every grading mode that passes it. Some of these slots fail or cannot be graded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from labledger.fault_points import POINTS, VARIABLE
 pytestmark = pytest.mark.docker
 
 STAGING = frozenset({"before_stage", "inside_stage", "after_stage"})
-"""Points that only a slot passes that ends before its turn: slots before it are to hold."""
+"""Points that only a slot passes that ends before an earlier slot. The earlier slots hold."""
 
 
 class Size(NamedTuple):
-    """Tasks, the slot that is hit, and the one that can end before its turn."""
+    """The tasks, the slot that is hit, and the slot that can end before an earlier one."""
 
     tasks: dict[str, str]
     hit: int
@@ -52,18 +52,18 @@ ELSEWHERE = frozenset(
         *("call_asked", "before_call_ended", "call_ended"),
     }
 )
-"""Points that no run passes; other tests kill there."""
+"""Points that no run passes. Other tests kill at these points."""
 ONCE = EARLY | {"writing_summary"}
 """Points that are about no slot."""
 IN_TWO_PARTS = (
     *("before_unseal", "agent_part_stored", "inside_unseal", "after_unseal", "grader_running"),
 )
-"""Points that only trials pass whose graders come when the agent has ended."""
+"""Points that only trials pass whose graders start after the agent has ended."""
 SEPARATE = (
     *("before_artifacts", "inside_artifacts", "after_artifacts"),
     *("before_grader_create", "after_grader_create"),
 )
-"""Points that only trials pass whose graders have a container of their own."""
+"""Points that only trials pass whose graders have their own container."""
 ONE_PART = tuple(p for p in POINTS if p not in {*ELSEWHERE, *IN_TWO_PARTS, *SEPARATE})
 
 
@@ -78,7 +78,7 @@ MATRIX = [
     *cases_of("six", {"same": ONE_PART, "separate": (*SEPARATE, "grader_running")}),
     *cases_of("six", {"after_agent": ("agent_running", "inside_unseal", "after_unseal")}),
     *cases_of("six", {"delivered": (*IN_TWO_PARTS, "after_exit")}),
-    # The transaction that commits slot 0 journals the dispatch of another one.
+    # The transaction that commits slot 0 also records the dispatch of another slot.
     ("inside_commit", 0, "same", "six"),
 ]
 
@@ -98,7 +98,7 @@ def new_project(folder: Path, mode: str, size: str) -> Project:
 def uninterrupted(
     tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]
 ) -> Callable[[str, str], dict[str, list[Any]]]:
-    """The rows of a run that nobody killed, by the mode of its grading and by size."""
+    """Return the rows of an undisturbed run for a grading mode and a size."""
 
     @cache
     def rows(mode: str, size: str) -> dict[str, list[Any]]:
@@ -124,7 +124,7 @@ def test_killed_there(
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No row is lost or doubled, no agent is started twice, nothing is left over."""
+    """No row is lost or doubled, no agent is started twice, and nothing is left over."""
     project = new_project(tmp_path, mode, size)
     fault = point if point in ONCE else f"{point}:{idx}"
     with monkeypatch.context() as environment:
@@ -148,7 +148,7 @@ def test_killed_there(
 
 
 def test_an_unknown_point_is_refused(tmp_path: Path) -> None:
-    """A misspelt point is an error, not a run that nothing happens to."""
+    """A misspelled point is an error, not a run without a kill."""
     project = Project(tmp_path, SIZES["two"].tasks)
     done = project.command("runs", **{VARIABLE: "after_comit"})
     assert done.returncode == 2

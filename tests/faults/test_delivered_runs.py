@@ -1,4 +1,4 @@
-"""Runs whose containers wait for their graders' files after their coordinator was killed."""
+"""A coordinator is killed while its containers wait for their graders' files."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ RUN = "waits"
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
     """An experiment that grades a service, with one slot."""
-    made = Project(tmp_path, {"a": f"{SERVES} {RIGHT}"})
-    del made.document["variant_plan"]
-    made.document["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 600}
-    made.document["runtime"] |= {"processes": "keep", "entrypoint": "image"}
-    made.write("grader.sh", LOOKS + "\n" + (made.folder / "grader.sh").read_text())
-    made.save()
-    return made
+    project = Project(tmp_path, {"a": f"{SERVES} {RIGHT}"})
+    del project.document["variant_plan"]
+    project.document["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 600}
+    project.document["runtime"] |= {"processes": "keep", "entrypoint": "image"}
+    project.write("grader.sh", LOOKS + "\n" + (project.folder / "grader.sh").read_text())
+    project.save()
+    return project
 
 
 @pytest.fixture
 def waiting(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """The same, whose coordinator was killed before it could deliver."""
+    """The same project, whose coordinator was killed before it could deliver the files."""
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, "agent_part_stored:0")
         with closing(project.run(RUN, *PASSING)) as coordinator:
@@ -42,7 +42,7 @@ def waiting(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_resume_grades_the_living_service(waiting: Project, engine_log: EngineLog) -> None:
-    """A service outlives its coordinator, and is graded by the next one; nothing ran twice."""
+    """A service outlives its coordinator and is graded by the next one. Nothing runs twice."""
     with closing(waiting.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
     (score,) = waiting.rows(RUN)["scores"]
@@ -55,7 +55,8 @@ def test_resume_grades_the_living_service(waiting: Project, engine_log: EngineLo
 
 @thorough
 def test_clean_removes_a_waiting_container(waiting: Project) -> None:
-    """`clean` keeps a waiting container unless told otherwise; then the agent runs anew."""
+    """`clean` keeps a waiting container unless an option says otherwise; then the agent runs
+    anew."""
     (name,) = waiting.containers(RUN).values()
     assert f"removed {name}" not in waiting.output("clean")
     assert f"removed {name}" in waiting.output("clean", "--unfinished")

@@ -1,4 +1,4 @@
-"""A trial whose grader's files are put into its running container when its agent has ended."""
+"""A grader's files are put into the running container after its agent has ended."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WAYS = tiered([DELIVERED, KEPT], default=[DELIVERED])
 
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
 def test_one_start_and_two_parts(trials: Trials, image: str) -> None:
-    """The grader finds memory and files as the agent left them; its files came after the agent."""
+    """The grader finds the memory and files that the agent left. Its own files came later."""
     metrics = tuple(
         {"id": name, "from": "runner", "field": name, "pointer": None, "event": None}
         | {"aggregate": None}
@@ -80,7 +80,7 @@ def test_one_start_and_two_parts(trials: Trials, image: str) -> None:
 
 
 def test_service_is_graded(trials: Trials) -> None:
-    """With kept processes a service goes on, and its output is stored to its end, capped."""
+    """If processes are kept, a service runs on, and its output is stored to its end or cap."""
     service = "echo started; ( for n in $(seq 400); do echo $n; sleep 0.05; done ) &"
     log = "/agentlab/state/agent.stdout"
     grader = f"until grep -qx 2 {log}; do sleep 0.02; done; cat {log} >&2; {GRADES}"
@@ -95,7 +95,7 @@ def test_service_is_graded(trials: Trials) -> None:
 
 @thorough
 def test_service_that_writes_without_end(trials: Trials) -> None:
-    """A service that writes more than is stored is not ended by that: it serves the grader."""
+    """A service that writes more than is stored keeps running and serves the grader."""
     chatty = "( while :; do echo 0123456789012345678901234567890123456789; done ) &"
     runtime = {"processes": "keep", "max_log_bytes": 4096}
     written = "[ $(wc -c </agentlab/state/agent.stdout) -gt 4096 ]"
@@ -108,7 +108,7 @@ def test_service_that_writes_without_end(trials: Trials) -> None:
 
 
 def test_kept_with_nobody_watching(trials: Trials) -> None:
-    """Mode `same` keeps processes as well, in one start that needs no coordinator."""
+    """Mode `same` also keeps processes, in one start that needs no coordinator."""
     result = trials.run(SERVES, f"{LOOKS}; {GRADES}", runtime={"processes": "keep"})
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "grader_stdout") == b"alive\n"
@@ -131,7 +131,7 @@ def test_kept_with_nobody_watching(trials: Trials) -> None:
 def test_trial_that_is_not_graded(
     trials: Trials, way: dict[str, Any], setup: str, agent: str, expected: tuple[str, str, int]
 ) -> None:
-    """A trial that ends before its grader waits for nothing, and its output is stored."""
+    """A trial that ends before its grader does not wait, and its output is stored."""
     benchmark: JsonObject = {"policy": {"grade_failed_agents": False}}
     spec = trials.spec(
         f"echo did; {agent}", setup=f"sleep 99 & {setup}", benchmark=benchmark, **way
@@ -139,14 +139,14 @@ def test_trial_that_is_not_graded(
     result = run_attempt(spec)
     assert brief(result) == expected
     assert isolation(result)["checked"] == "before_grading"
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []
     if setup == "true":
         assert trials.content(result, "agent_stdout") == b"did\n"
 
 
 @thorough
 def test_memory_limit_in_the_agent_part(trials: Trials) -> None:
-    """That the agent hit the memory limit is known at the end too."""
+    """The final result still says that the agent hit the memory limit."""
     runtime = {"resources": {"cpus": 1, "memory_bytes": 32 << 20, "pids": 64}}
     eats = "head -c 100000000 /dev/zero | tail -c 99999999 >/dev/null"
     result = trials.run(f"set -e; {eats}; exit 1", runtime=runtime, **DELIVERED)
@@ -156,7 +156,7 @@ def test_memory_limit_in_the_agent_part(trials: Trials) -> None:
     assert result.verdict == "pass"
 
 
-# -- who delivers
+# -- the delivery
 
 
 Undelivered = Callable[[AttemptSpec], None]
@@ -168,14 +168,14 @@ def full_disk(*_: object, **__: object) -> None:
 
 @pytest.fixture
 def undelivered(trials: Trials) -> Undelivered:
-    """Runs a trial whose grader's files cannot be put in place, until its coordinator gives up."""
+    """Run a trial whose grader's files cannot be put in place, until its coordinator gives up."""
 
     def run(spec: AttemptSpec) -> None:
         with pytest.MonkeyPatch.context() as broken:
             broken.setattr("shutil.copytree", full_disk)
             with pytest.raises(DiskFull, match="could not be delivered"):
                 run_attempt(spec)
-        assert ENGINE.inspect(spec.container_name) is not None
+        assert ENGINE.inspect(spec.container.name) is not None
 
     return run
 
@@ -184,7 +184,7 @@ def undelivered(trials: Trials) -> Undelivered:
 def test_hosts_trouble_before_delivery(
     trials: Trials, undelivered: Undelivered, way: dict[str, Any]
 ) -> None:
-    """A host that cannot put the files in place leaves the container waiting; later it goes on."""
+    """If the host cannot put the files in place, the container waits and continues later."""
     agent = "echo started >>starts; ( while :; do date >/tmp/alive; sleep 0.02; done ) &"
     spec = stage(trials, trials.spec(agent, f"ls /tmp; {READS}\n", **way))
     undelivered(spec)
@@ -192,14 +192,14 @@ def test_hosts_trouble_before_delivery(
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "workspace_patch").count(b"\n+started\n") == 1
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_delivery_that_was_interrupted(trials: Trials, undelivered: Undelivered) -> None:
-    """Half of a delivery is completed, and what another coordinator delivered is left alone."""
+    """An interrupted delivery is completed, and a complete one is left alone."""
     spec = stage(trials, trials.spec("true", f"{READS}\n", **DELIVERED))
     undelivered(spec)
-    grader = spec.folder / "sealed" / "grader"
+    grader = spec.container.folder / "sealed" / "grader"
     shutil.copytree(spec.plan.sealed_dir, grader)
     inode = grader.stat().st_ino
     result = run_attempt(replace(spec, container_may_exist=True))
@@ -208,11 +208,11 @@ def test_delivery_that_was_interrupted(trials: Trials, undelivered: Undelivered)
 
 
 def test_wait_limit(trials: Trials, undelivered: Undelivered) -> None:
-    """A container waits no longer than it may; nobody is to blame but the missing coordinator."""
+    """A container that waited too long ends with a status that blames only the coordinator."""
     way = DELIVERED | {"grading": {"mode": "delivered", "wait_s": 0.5}}
     spec = trials.spec("echo done", **way)
     undelivered(spec)
-    wait_until(lambda: ENGINE.inspect(spec.container_name).has_ended, "the wait to end")
+    wait_until(lambda: ENGINE.inspect(spec.container.name).has_ended, "the wait to end")
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("infra_error", "delivery_timeout", 51)
     assert result.scores == ()
@@ -223,10 +223,10 @@ def test_wait_limit(trials: Trials, undelivered: Undelivered) -> None:
 def test_waiting_container_is_killed(
     trials: Trials, undelivered: Undelivered, command: str
 ) -> None:
-    """A container that somebody kills while it waits is an infra_error with what the agent did."""
+    """Killing a waiting container makes an infra_error that keeps the agent's results."""
     spec = trials.spec("echo done", **DELIVERED)
     undelivered(spec)
-    docker(*command.split(), spec.container_name)
+    docker(*command.split(), spec.container.name)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("infra_error", "container_killed", 137)
     assert list(result.phases) == ["agent"]
@@ -235,12 +235,12 @@ def test_waiting_container_is_killed(
 
 @pytest.mark.parametrize("action", tiered(["kill", "rm -f"], default=["rm -f"]))
 def test_container_that_ends_while_its_agent_runs(trials: Trials, action: str) -> None:
-    """A container that is killed or removed in the agent part is noticed at once."""
+    """The coordinator notices at once that a container is killed or removed in the agent part."""
     spec = trials.spec("touch here; sleep 300", **DELIVERED)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.folder / "workspace" / "here").exists)
-        docker(*action.split(), spec.container_name)
+        wait_until((spec.container.folder / "workspace" / "here").exists)
+        docker(*action.split(), spec.container.name)
         result = running.result(timeout=PATIENCE_S)
     reason = "container_killed" if action == "kill" else "container_removed"
     assert (result.status, result.reason) == ("infra_error", reason)
@@ -251,11 +251,11 @@ def test_paused_before_delivery(trials: Trials) -> None:
     spec = trials.spec("touch here; sleep 0.5", **DELIVERED)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.folder / "workspace" / "here").exists)
-        pause_container(spec.container_name)
+        wait_until((spec.container.folder / "workspace" / "here").exists)
+        pause_container(spec.container.name)
         with suppress(TimeoutError):
             running.result(timeout=1.5)
-        docker("unpause", spec.container_name)
+        docker("unpause", spec.container.name)
         result = running.result()
     assert brief(result) == ("completed", None, 0)
     assert "container" in problems(result)
@@ -271,10 +271,10 @@ HOLD = "touch holds; while [ ! -e go ]; do sleep 0.02; done"
 def test_running_part_is_waited_for(
     trials: Trials, agent: str, grader: str, way: dict[str, Any]
 ) -> None:
-    """A trial that lost its coordinator in either part is gone on with from there, once."""
+    """A trial that lost its coordinator in either part continues from there, and runs once."""
     gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **way)
-    workspace = spec.folder / "workspace"
+    workspace = spec.container.folder / "workspace"
     with pytest.MonkeyPatch.context() as quick:
         quick.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
         with ThreadPoolExecutor(1) as pool:
@@ -294,7 +294,7 @@ def test_running_part_is_waited_for(
 
 
 def test_graded_again(trials: Trials) -> None:
-    """A regrading runs the grader alone, with its files at the start, and says what is gone."""
+    """A regrading runs only the grader, with its files from the start, and says what is missing."""
     first = trials.run("echo 42 >answer", GRADES, **KEPT)
     assert (first.verdict, isolation(first)["processes_left"]) == ("pass", False)
     again = run_attempt(regraded_spec(trials, first, grader=f"cat answer; {GRADES}", **KEPT))
@@ -306,7 +306,7 @@ def test_graded_again(trials: Trials) -> None:
 
 @thorough
 def test_not_graded_again_without_its_services(trials: Trials) -> None:
-    """A trial whose service ran on is not graded again: without it the grader may say anything."""
+    """A trial whose service kept running is not graded again, because the service is missing."""
     first = trials.run(SERVES, f"{LOOKS}; {GRADES}", **KEPT)
     assert (first.verdict, isolation(first)["processes_left"]) == ("pass", True)
     again = run_attempt(regraded_spec(trials, first, grader=GRADES, **KEPT))
@@ -321,7 +321,7 @@ SPIES = "for n in $(seq {}); do cat /agentlab/sealed/in/grader.sh && break; slee
 
 
 def test_early_report_is_not_believed(trials: Trials) -> None:
-    """An agent that reports its end while it runs learns nothing, and is graded as ever."""
+    """An agent that reports its end while it runs learns nothing, and is graded as usual."""
     agent = f"{REPORT}; {SPIES.format(40)}; rm /agentlab/state/agent_ended"
     result = trials.run(agent, GRADER, **DELIVERED)
     assert brief(result) == ("completed", None, 0)
@@ -351,7 +351,7 @@ def test_early_report_that_is_left(
 
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
 def test_early_report_with_kept_processes(trials: Trials, image: str) -> None:
-    """Where processes are kept, an early report is believed; the trial then has no score."""
+    """If processes are kept, the host believes an early report, and the trial then has no score."""
     result = trials.run(f"{REPORT}; {SPIES.format(600)}", GRADER, image=image, **KEPT)
     assert SECRET.encode() in trials.content(result, "agent_stdout")
     assert brief(result) == ("agent_error", "status_forged", 73)
@@ -361,7 +361,7 @@ def test_early_report_with_kept_processes(trials: Trials, image: str) -> None:
 
 @thorough
 def test_later_report_is_compared(trials: Trials) -> None:
-    """A kept process that says of a failed agent that it succeeded is found out, or is too late."""
+    """A kept process cannot turn a failed agent's report into a success."""
     forger = f"( while :; do {REPORT}; done ) & exit 3"
     result = trials.run(forger, **KEPT)
     assert result.status == "agent_error"
@@ -386,13 +386,13 @@ def test_later_report_is_compared(trials: Trials) -> None:
     ids=("folder", "FIFO", "link", "junk", "closed"),
 )
 def test_obstacles_to_the_report(trials: Trials, obstacle: str) -> None:
-    """Whatever an agent leaves in place of the report, the trial is graded."""
+    """The trial is graded no matter what the agent leaves in place of the report."""
     result = trials.run(obstacle.format("/agentlab/state/agent_ended"), GRADER, **DELIVERED)
     assert brief(result) == ("completed", None, 0)
 
 
 def test_agent_cannot_give_the_go(trials: Trials) -> None:
-    """The folder in which the host says go is not the agent's to write."""
+    """The agent cannot write to the folder in which the host releases the grader."""
     agent = "touch /agentlab/in/go; mkdir /agentlab/sealed/in; ls /agentlab/in"
     result = trials.run(agent, GRADER, **DELIVERED)
     assert brief(result) == ("completed", None, 0)
@@ -400,7 +400,7 @@ def test_agent_cannot_give_the_go(trials: Trials) -> None:
 
 
 def test_nothing_outlives_the_agent(trials: Trials) -> None:
-    """Unless processes are kept, none that a root agent left is there when the files are."""
+    """Unless processes are kept, no process of a root agent is there when the files arrive."""
     daemon = (
         'nohup sh -c \'trap "" TERM; while :; do cat /agentlab/sealed/in/grader.sh; '
         "sleep 0.02; done' >/tmp/seen 2>/dev/null & touch /tmp/here"
@@ -427,14 +427,16 @@ def test_kept_process_uses_up_all_processes(trials: Trials) -> None:
 
 @pytest.fixture
 def doctored(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has trials end with a status before the agent's phase: as if an agent had traced PID 1."""
+    """Make trials end with a status before the agent's phase, as if an agent had traced PID 1."""
 
     def ends_with(status: int) -> None:
         script = resources.trial_script().read_text("utf-8")
-        own = script.replace("    run_phase agent", f'sh "$IN/agent.sh"; exit {status}')
-        assert own != script
+        script_with_exit = script.replace(
+            "    run_phase agent", f'sh "$IN/agent.sh"; exit {status}'
+        )
+        assert script_with_exit != script
         path = trials.root / "trial.sh"
-        path.write_text(own, "utf-8")
+        path.write_text(script_with_exit, "utf-8")
         monkeypatch.setattr(resources, "trial_script", lambda: path)
 
     return ends_with
@@ -442,11 +444,11 @@ def doctored(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> Callable[[int],
 
 @pytest.mark.parametrize("status", tiered([0, 10, 40, 50], default=[0]))
 def test_forged_end(trials: Trials, doctored: Callable[[int], None], status: int) -> None:
-    """A container that claims to be graded without its grader's files: no verdict."""
+    """A container that claims to be graded without its grader's files gets no verdict."""
     doctored(status)
     spec = trials.spec(GRADES, **DELIVERED)
     result = run_attempt(spec)
     assert brief(result) == ("agent_error", "status_forged", status)
     assert result.scores == result.predictions == ()
     assert result.phases == {}
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []

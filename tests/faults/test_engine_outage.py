@@ -1,4 +1,4 @@
-"""A Docker engine that goes away under running trials, for a while or for good."""
+"""A Docker engine disappears while trials run, for a while or for good."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from waiting import wait_until
 pytestmark = pytest.mark.docker
 
 HELD = (6, 7)
-"""The slots of the last task, which may hold: a run that cannot be over too soon."""
+"""The slots of the last task. They may hold, so that the run cannot end too early."""
 
 
 @pytest.fixture
@@ -25,8 +25,7 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 def test_an_outage_is_waited_out(
     project: Project, tmp_path: Path, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the engine is gone nothing is dispatched or failed; when it is back the run
-    completes."""
+    """During an outage nothing is dispatched and nothing fails. Afterwards, the run completes."""
     with engine_proxy(tmp_path / "engine.sock") as proxy:
         with monkeypatch.context() as environment:
             environment.setenv("DOCKER_HOST", proxy.address)
@@ -52,7 +51,7 @@ def test_an_outage_is_waited_out(
 def test_an_engine_that_stays_away_ends_the_run_resumable(
     project: Project, tmp_path: Path, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When patience ends the run is interrupted with its reason; resumed, it repeats nothing."""
+    """When patience ends, the run stops with a reason. Resumed, it repeats nothing."""
     with engine_proxy(tmp_path / "engine.sock") as proxy:
         with monkeypatch.context() as environment:
             environment.setenv("DOCKER_HOST", proxy.address)

@@ -1,4 +1,4 @@
-"""A Docker engine that is restarted under running trials."""
+"""A Docker engine is restarted while trials run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.docker
 
 @pytest.fixture
 def engine(as_root: None, tmp_path: Path, image_ids: dict[str, str]) -> Iterator[OwnEngine]:
-    with own_engine(tmp_path / "engine") as made:
-        yield made
+    with own_engine(tmp_path / "engine") as engine:
+        yield engine
 
 
 def running(engine: OwnEngine) -> int:
@@ -32,7 +32,7 @@ def running(engine: OwnEngine) -> int:
 def test_trials_that_an_engine_takes_with_it_are_tried_again(
     engine: OwnEngine, tmp_path: Path
 ) -> None:
-    """A restart ends what runs: that is an `infra_error`, retried by policy, and no agent's."""
+    """Trials that a restart ended are an `infra_error`, are retried, and blame no agent."""
     project = Project(tmp_path / "project", {"a": HOLDS}, max_concurrency=2)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DOCKER_HOST", engine.address)

@@ -1,4 +1,4 @@
-"""A Docker engine that answers, and does not do what it is asked for."""
+"""A Docker engine answers, but does not do what a request says."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ KILL = "POST /containers/NAME/kill"
 
 @pytest.fixture
 def proxy(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[EngineProxy]:
-    with engine_proxy(tmp_path / "engine.sock") as made:
-        yield made
+    with engine_proxy(tmp_path / "engine.sock") as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def project(tmp_path: Path) -> Project:
 
 
 def run_by(proxy: EngineProxy, project: Project, run_id: str, *words: object) -> Coordinator:
-    """A coordinator whose engine is behind the proxy."""
+    """Start a coordinator whose engine is behind the proxy."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DOCKER_HOST", proxy.address)
         return project.run(run_id, *PASSING, *words)
 
 
 def trial_by(proxy: EngineProxy, spec: AttemptSpec) -> AttemptResult:
-    """Run one trial on the engine behind the proxy, in a thread with a connection of its own."""
+    """Run one trial on the engine behind the proxy, in a thread with its own connection."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DOCKER_HOST", proxy.address)
         with ThreadPoolExecutor(1) as pool:
@@ -69,7 +69,7 @@ def trial_by(proxy: EngineProxy, spec: AttemptSpec) -> AttemptResult:
 def test_processes_that_end_while_they_are_listed(
     answered: bytes, proxy: EngineProxy, trials: Trials
 ) -> None:
-    """The engine lists none then: a report that the agent forged is not believed for that."""
+    """A report that the agent forged is not believed although the engine lists no processes."""
     failures = itertools.count()
 
     def rule(kind: str) -> bytes | None:
@@ -95,7 +95,7 @@ def test_processes_that_end_while_they_are_listed(
 def test_an_engine_that_stumbles_is_asked_again(
     answer: bytes, proxy: EngineProxy, project: Project, engine_log: EngineLog
 ) -> None:
-    """Every third create and start fails with 500: all complete, and each agent is started once."""
+    """If every third create and start fails with 500, all trials complete and start once."""
     counts = {CREATE: itertools.count(), START: itertools.count()}
     proxy.rule = lambda kind: answer if kind in counts and next(counts[kind]) % 3 == 0 else None
     with closing(run_by(proxy, project, "stumbles")) as coordinator:
@@ -111,7 +111,7 @@ def test_an_engine_that_stumbles_is_asked_again(
 def test_an_engine_that_refuses_everything_is_not_fed_the_schedule(
     proxy: EngineProxy, project: Project, engine_log: EngineLog
 ) -> None:
-    """After some refusals dispatch pauses with the reason; once repaired, the run completes."""
+    """After some refusals, dispatch pauses with the reason. Once repaired, the run completes."""
     refusal = error(404, "No such image: gone")
     with closing(run_by(proxy, project, "refused")) as coordinator:
         coordinator.until("slot_committed")
@@ -129,7 +129,7 @@ def test_an_engine_that_refuses_everything_is_not_fed_the_schedule(
 
 
 def await_tries(proxy: EngineProxy, times: int) -> None:
-    """Wait until so many more trials were tried."""
+    """Wait until `count` more trials were tried."""
     enough = proxy.asked[CREATE] + times
     wait_until(lambda: proxy.asked[CREATE] >= enough, "a trial to be tried again")
 
@@ -138,7 +138,7 @@ def await_tries(proxy: EngineProxy, times: int) -> None:
 def test_an_engine_that_goes_on_refusing_ends_the_run_resumable(
     proxy: EngineProxy, project: Project, engine_log: EngineLog
 ) -> None:
-    """When patience ends nothing has been committed as an error, and `resume` runs it all."""
+    """When patience ends, nothing has been saved as an error, and `resume` runs everything."""
     refusal = error(400, "the runtime is broken")
     proxy.rule = lambda kind: refusal if kind == START else None
     with closing(run_by(proxy, project, "broken", "--patience", 1)) as coordinator:
@@ -154,7 +154,7 @@ def test_an_engine_that_goes_on_refusing_ends_the_run_resumable(
 
 @thorough
 def test_a_high_concurrency_does_not_storm_the_engine(proxy: EngineProxy, tmp_path: Path) -> None:
-    """However many trials may run, only so many are created or started at once."""
+    """However many trials may run, only a few containers are created or started at once."""
 
     def slowly(kind: str) -> None:
         if kind in (CREATE, START):
@@ -172,7 +172,7 @@ def test_a_high_concurrency_does_not_storm_the_engine(proxy: EngineProxy, tmp_pa
 def test_a_wait_that_never_returns(
     proxy: EngineProxy, trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The container's end is seen all the same, and its result is a result."""
+    """A trial whose container has ended has a result although the engine's wait never returns."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 1.0)
     proxy.rule = lambda kind: HANG if kind == WAIT else None
     assert brief(trial_by(proxy, trials.spec("true"))) == ("completed", None, 0)
@@ -181,20 +181,20 @@ def test_a_wait_that_never_returns(
 def test_a_container_that_cannot_be_killed(
     proxy: EngineProxy, trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial beyond its outer deadline has an outcome even where the engine cannot end it."""
+    """A trial beyond its outer deadline has an outcome even if the engine cannot end it."""
     proxy.rule = lambda kind: error(500, "cannot kill container") if kind == KILL else None
     spec = trials.spec(phase("sleep 60", timeout_s=60), phase("true", timeout_s=60))
     monkeypatch.setattr(contract, "OUTER_MARGIN_S", 1.0 - 120)
     result = trial_by(proxy, spec)
     assert brief(result) == ("agent_error", "script_hindered", None)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert state.status == "running", "it was to be left behind, for `labledger clean`"
 
 
 @thorough
 def test_mostly_errors_stop_the_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """`--max-error-rate` ends a run whose slots mostly fail, resumable with a higher rate."""
+    """`--max-error-rate` ends a run whose trials mostly fail. A higher rate lets it resume."""
     tasks = {f"t{n}": UNGRADABLE for n in range(10)}
     project = Project(tmp_path, tasks, max_concurrency=2)
     with closing(project.run("rate", *PASSING, "--max-error-rate", 0.5)) as coordinator:
@@ -211,8 +211,8 @@ def test_mostly_errors_stop_the_run(tmp_path: Path, image_ids: dict[str, str]) -
 
 
 def test_what_a_person_is_told_of_a_pause(proxy: EngineProxy, tmp_path: Path) -> None:
-    """Off a terminal a pause and its end are lines of their own, with what to expect."""
-    # With more slots than refusals before a pause, no slot is tried a second time before it.
+    """Without a terminal, the start and end of a pause are separate lines with advice."""
+    # With more slots than refusals before a pause, no slot is retried before the pause.
     tasks = {f"t{n}": RIGHT for n in range(REFUSALS_BEFORE_PAUSE)}
     project = Project(tmp_path / "project", tasks, max_concurrency=1)
     starts = itertools.count()

@@ -1,4 +1,4 @@
-"""Coordinators are killed while they extend a run: all of a part is there, or nothing of it."""
+"""Coordinators are killed while they extend a run: the whole part is there, or nothing of it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TASKS = {"a": RIGHT, "b": BY_MODE, "c": WRONG}
 WITHOUT_PART = {"before_append": None, "inside_append": None}
 """Points before the part is durable."""
 WITH_PART = {"after_append": None, "before_create": 2, "inside_commit": 2, "after_commit": 3}
-"""Points after that, with the slot of the part."""
+"""Points after the part is durable, with the slot of the part."""
 
 
 def begin(folder: Path) -> Project:
-    """A complete run of one task, in whose folder the experiment has three."""
+    """Return a complete run of one task, in whose folder the experiment has three."""
     project = Project(folder, TASKS)
     project.start(RUN, limit=1)
     return project
@@ -38,7 +38,7 @@ def extended(project: Project, *words: object) -> Coordinator:
 def uninterrupted(
     tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]
 ) -> dict[str, list[Any]]:
-    """The rows of a run that was extended without being killed."""
+    """Return the rows of a run that was extended without a kill."""
     project = begin(tmp_path_factory.mktemp("whole"))
     assert extend(RUN, options=RunOptions(lab_dir=project.lab, env={"PACE": "passing"})).complete
     project.check_whole(RUN)
@@ -60,7 +60,8 @@ def test_killed_there(
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No part is half there, resume runs what is there, and the rows are those of no kill."""
+    """A part is there whole or not at all, and the resumed run has the rows of an undisturbed
+    one."""
     project = begin(tmp_path)
     fault = point if idx is None else f"{point}:{idx}"
     with monkeypatch.context() as environment:

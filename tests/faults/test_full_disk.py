@@ -1,4 +1,4 @@
-"""Disks that are full, or short: nothing is lost, and the run goes on when there is room."""
+"""On a disk that is full or nearly full, nothing is lost, and the run continues later."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from sample_trials import (
 )
 from scripted_providers import ServedProvider, scripted_provider
 from sealed_trials import AFTER
+from small_disks import Mount, small_disks
 from tiers import thorough, tiered
 from waiting import wait_until
 
@@ -44,36 +45,16 @@ from labledger.trial.free_disk_space import FullDisks
 pytestmark = pytest.mark.docker
 
 LOUD = "sleep 1; head -c 150000 /dev/urandom | base64; " + RIGHT
-"""An agent whose output needs room: in its trial folder, then in the artifact store."""
+"""An agent whose output needs space, first in its trial folder and then in the artifact store."""
 TASKS = {f"t{n}": LOUD for n in range(4)}
 NO_THRESHOLD = ("--min-free", "0", "--patience", "60")
-
-Mount = Callable[[Path, int], Path]
 
 
 @pytest.fixture
 def small_disk(as_root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     """Mounts file systems of their own, of so many megabytes, until the test has ended."""
-    mounted: list[Path] = []
-
-    def mount(place: Path, megabytes: int) -> Path:
-        image = tmp_path_factory.mktemp("disk") / "image"
-        with image.open("wb") as file:
-            file.truncate(megabytes << 20)
-        place.mkdir(parents=True, exist_ok=True)
-        for command in (
-            # Ubuntu's default blocks are larger, and the journal with them.
-            ["mkfs.ext4", "-q", "-m", "0", "-b", "1024", image],
-            ["mount", "-o", "loop", image, place],
-        ):
-            subprocess.run(command, check=True)
-        mounted.append(place)
-        (place / "lost+found").rmdir()
-        return place
-
-    yield mount
-    for place in mounted:
-        subprocess.run(["umount", "--lazy", place], check=True)
+    with small_disks(tmp_path_factory.mktemp("disks")) as mount:
+        yield mount
 
 
 @pytest.fixture
@@ -83,13 +64,13 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 @contextmanager
 def filled(place: Path, *, leaving: int = 0) -> Iterator[None]:
-    """While this lasts, the disk at `place` has no more than `leaving` bytes free."""
+    """Leave at most `leaving` bytes free on the disk at `place` inside the block."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
-        while (found := os.statvfs(place)).f_bavail * found.f_frsize > leaving:
-            left = found.f_bavail * found.f_frsize - leaving
+        while (disk := os.statvfs(place)).f_bavail * disk.f_frsize > leaving:
+            surplus = disk.f_bavail * disk.f_frsize - leaving
             try:
-                file.write(bytes(min(left, 1 << 20)))
+                file.write(bytes(min(surplus, 1 << 20)))
             except OSError:
                 break
     try:
@@ -100,7 +81,7 @@ def filled(place: Path, *, leaving: int = 0) -> Iterator[None]:
 
 @contextmanager
 def begun(project: Project, *words: object) -> Iterator[Coordinator]:
-    """A run of eight slots, of which one is committed."""
+    """Provide a run of eight slots with one committed slot."""
     with closing(project.run("full", *PASSING, *words)) as coordinator:
         coordinator.until("slot_committed")
         yield coordinator
@@ -112,7 +93,7 @@ def resume_to_the_end(project: Project) -> None:
 
 
 def check_completed(project: Project) -> None:
-    """All is as if there had always been room."""
+    """Fail if the run differs from a run that always had space."""
     assert [status for _, status in project.rows("full")["slots"]] == ["completed"] * 8
     project.check_whole("full")
 
@@ -126,7 +107,7 @@ def check_completed(project: Project) -> None:
 def test_a_full_disk_is_waited_out(
     project: Project, place: str, megabytes: int, small_disk: Mount, engine_log: EngineLog
 ) -> None:
-    """Wherever writes begin to fail, dispatch pauses; with room again the run is as any other."""
+    """If writes fail anywhere, dispatch pauses. When there is space again, the run completes."""
     disk = small_disk(project.lab / place, megabytes)
     with begun(project, *NO_THRESHOLD) as coordinator:
         with filled(disk):
@@ -139,8 +120,10 @@ def test_a_full_disk_is_waited_out(
 
 @thorough
 def test_a_full_disk_ends_the_run_resumable(project: Project, small_disk: Mount) -> None:
-    """When patience ends on a full disk the ledger is whole; with free space, `resume`
-    completes it."""
+    """If the disk stays full, the run stops and its ledger is whole.
+
+    With space, `resume` completes it.
+    """
     disk = small_disk(project.lab, 24)
     with begun(project, "--min-free", 0, "--patience", 1) as coordinator, filled(disk):
         assert coordinator.finish() == 3, coordinator.stderr
@@ -153,13 +136,13 @@ def test_a_full_disk_ends_the_run_resumable(project: Project, small_disk: Mount)
 
 @pytest.fixture
 def mirrors_disk(project: Project, small_disk: Mount) -> Path:
-    """A disk on which nothing lies but the most of the mirrors."""
+    """Provide a disk that holds nothing but most of the mirrors."""
     return small_disk(project.lab / "runs" / "full" / "benchmark", 4)
 
 
 @thorough
 def test_mirrors_that_cannot_follow_catch_up(project: Project, mirrors_disk: Path) -> None:
-    """A full disk under the mirrors alone holds nothing back; with room again, they are whole."""
+    """A full disk under the mirrors delays no trial. With space again, the mirrors are whole."""
     with begun(project, *NO_THRESHOLD) as coordinator:
         with filled(mirrors_disk):
             coordinator.until("slot_committed", times=6)
@@ -173,7 +156,7 @@ def test_mirrors_that_cannot_follow_catch_up(project: Project, mirrors_disk: Pat
 
 @thorough
 def test_mirrors_that_never_can_are_mended_later(project: Project, mirrors_disk: Path) -> None:
-    """Where the disk stays full to the end, the run says so; everything is in the ledger."""
+    """If the disk stays full to the end, the run says so, and the ledger has everything."""
     with begun(project, *NO_THRESHOLD) as coordinator, filled(mirrors_disk):
         assert coordinator.finish() == 3
         assert "resuming completes the mirror" in coordinator.stderr
@@ -186,7 +169,7 @@ def test_mirrors_that_never_can_are_mended_later(project: Project, mirrors_disk:
 def test_too_little_room_pauses_before_anything_fails(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Below the threshold dispatch pauses and says how much is missing where; nothing fails."""
+    """Below the threshold, dispatch pauses and says how much space is missing. Nothing fails."""
     project = Project(tmp_path / "project", TASKS, max_concurrency=1)
     disk = small_disk(project.lab, 24)
     with closing(project.run("short", *PASSING, "--min-free", "6m")) as coordinator:
@@ -204,7 +187,7 @@ def test_too_little_room_pauses_before_anything_fails(
 def test_too_little_room_refuses_a_run(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
 ) -> None:
-    """Before the run, a short disk is a failed check that says what is missing; nothing is made."""
+    """If space is short before a run, a failed check says how much, and nothing is created."""
     project = Project(tmp_path / "project", TASKS)
     small_disk(project.lab, 8)
     done = project.command("run", project.experiment, *PASSING, "--min-free", "1g")
@@ -217,7 +200,7 @@ def test_too_little_room_refuses_a_run(
 def test_an_engine_without_room(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
 ) -> None:
-    """Trials whose containers cannot be created on a full disk wait, and are no errors."""
+    """Trials whose containers cannot be created on a full disk wait, and are not errors."""
     disk = small_disk(tmp_path / "storage", 48)
     project = Project(tmp_path / "project", {f"t{n}": RIGHT for n in range(6)}, max_concurrency=1)
     with own_engine(tmp_path / "engine", disk / "root") as engine:
@@ -237,7 +220,7 @@ def test_an_engine_without_room(
 def test_what_fails_in_a_container_for_want_of_the_engines_room(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
 ) -> None:
-    """A trial that fills the disk that its container lies on failed of that, not by itself."""
+    """A trial that fills the disk of its container fails because of the disk, not by itself."""
     disk = small_disk(tmp_path / "storage", 48)
     project = Project(tmp_path / "project", {"t0": "cat /dev/zero >/fill"}, max_concurrency=1)
     with own_engine(tmp_path / "engine", disk / "root") as engine:
@@ -255,14 +238,14 @@ def test_what_fails_in_a_container_for_want_of_the_engines_room(
 
 
 FILLS = "cat /dev/zero >fill"
-"""Leaves no byte free, and fails at that."""
+"""Leave no byte free, and fail."""
 CALLS = f"{FILLS}; mv fill filled; until [ -e /agentlab/out/go ]; do sleep 0.05; done; "
-"""Fills the disk, says so where no byte is free, and goes on when it may."""
+"""Fill the disk, report when no byte is free, and go on after a signal."""
 
 
 @pytest.fixture
 def on_small_disk(trials: Trials, small_disk: Mount) -> Callable[..., AttemptSpec]:
-    """Makes the spec of a trial whose run has a disk of eight megabytes."""
+    """Return a function that makes the spec of a trial whose run has a disk of eight megabytes."""
 
     def make(*commands: str, **settings: Any) -> AttemptSpec:
         spec = trials.spec(*commands, **settings)
@@ -285,7 +268,7 @@ PARTS = pytest.mark.parametrize(
 def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
     on_small_disk: Callable[..., AttemptSpec], phase: str, image: str, sealed: JsonObject
 ) -> None:
-    """Whichever phase fails where nothing can be written, the trial is an `infra_error` at once."""
+    """If any phase fails where nothing can be written, the trial is an `infra_error` at once."""
     phases = {"setup": "true", "agent": "true", "grader": GRADES} | {phase: FILLS}
     result = run_attempt(on_small_disk(**phases, image=image, **sealed))
     assert brief(result) == ("infra_error", "disk_full", 71)
@@ -298,16 +281,15 @@ def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
 def test_room_that_a_later_phase_makes_is_too_late(
     on_small_disk: Callable[..., AttemptSpec], image: str, sealed: JsonObject
 ) -> None:
-    """An agent that failed on a full disk is no agent that failed, whatever its grader removes."""
+    """A full disk explains an agent's failure even if its grader then frees space."""
     result = run_attempt(on_small_disk(FILLS, f"rm fill; {GRADES}", image=image, **sealed))
     assert brief(result) == ("infra_error", "disk_full", 71)
 
 
 def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -> None:
-    """An agent that succeeds and fills the disk is not called a forger because its note is
-    missing."""
+    """An agent that succeeds and fills the disk is not accused of forgery for its missing note."""
     spec = trials.spec(f"{FILLS}; true", **AFTER)
-    # Of this file system, the last byte can be had.
+    # On this file system, even the last byte can be used.
     disk = spec.plan.run_dir
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "labledger", disk], check=True)
     try:
@@ -322,8 +304,7 @@ def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -
 def test_room_that_this_process_makes_is_no_room_that_was_there(
     on_small_disk: Callable[..., AttemptSpec], sealed: JsonObject
 ) -> None:
-    """A failure by a full disk is recognized although another trial's removal has freed space
-    since."""
+    """A failure by a full disk is recognized although another trial has freed space since."""
     result = cleared_meanwhile(on_small_disk(CALLS + "exit 4", **sealed))
     assert brief(result) == ("infra_error", "disk_full", 10)
     assert result.message is not None
@@ -331,7 +312,7 @@ def test_room_that_this_process_makes_is_no_room_that_was_there(
 
 
 def test_a_trial_that_completed_on_a_full_disk(on_small_disk: Callable[..., AttemptSpec]) -> None:
-    """It keeps its result; its evidence says that something may be missing."""
+    """It keeps its result, and its evidence says that something may be missing."""
     result = cleared_meanwhile(on_small_disk(CALLS))
     assert brief(result) == ("completed", None, 0)
     assert result.verdict == "pass"
@@ -339,16 +320,18 @@ def test_a_trial_that_completed_on_a_full_disk(on_small_disk: Callable[..., Atte
 
 
 def cleared_meanwhile(spec: AttemptSpec) -> AttemptResult:
-    """Run a trial that calls when the disk is full, after which another one makes room there."""
+    """Run a trial that reports a full disk. Another trial then frees space on the disk."""
     disks = FullDisks()
     other = replace(spec, slot=replace(spec.slot, schedule_idx=8))
-    (other.folder / "workspace").mkdir(parents=True)
-    (other.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
+    (other.container.folder / "workspace").mkdir(parents=True)
+    (other.container.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, full_disks=disks)
-        wait_until((spec.folder / "workspace" / "filled").exists, "the agent to fill its disk")
+        wait_until(
+            (spec.container.folder / "workspace" / "filled").exists, "the agent to fill its disk"
+        )
         remove_attempt(other, disks)
-        (spec.folder / "out" / "go").touch()
+        (spec.container.folder / "out" / "go").touch()
         return running.result()
 
 
@@ -365,14 +348,14 @@ def answering() -> Iterator[ServedProvider]:
 
 
 def asked(trial: GatewayTrial, pool: ThreadPoolExecutor) -> list[Future[Reply]]:
-    """Requests of an agent, more than the last block of its journal has room for."""
+    """Send more requests of an agent than the last block of its journal has space for."""
     return [pool.submit(trial.ask, "anthropic", "say well") for _ in range(12)]
 
 
 def in_trouble(gateway: ServedGateway) -> bool:
-    """Whether the gateway says that it cannot write."""
+    """Return True if the gateway reports that it cannot write."""
     status = gateway.client.status()
-    return status is not None and any("could not write" in each for each in status.problems)
+    return status is not None and any("could not write" in problem for problem in status.problems)
 
 
 @pytest.mark.parametrize("fields", [{}, {"record": True}], ids=["journal", "record"])
@@ -396,7 +379,7 @@ def test_calls_wait_for_room_for_their_journal(
 def test_a_journal_without_room_is_no_fault_of_the_agent(
     small_disk: Mount, tmp_path: Path, answering: ServedProvider
 ) -> None:
-    """Calls fail after the patience, and whoever closes the attempt hears what was lost."""
+    """Calls fail when patience ends. Closing the attempt reports the loss."""
     place = small_disk(tmp_path / "lab", 8)
     with served_gateway(place, journal_s=0.5) as gateway, ThreadPoolExecutor(12) as pool:
         trial = gateway.trial(answering.url)
@@ -416,7 +399,7 @@ def test_a_journal_without_room_is_no_fault_of_the_agent(
 def test_a_call_that_was_turned_away_is_journaled_later(
     small_disk: Mount, tmp_path: Path, answering: ServedProvider
 ) -> None:
-    """When there is room again, calls pass, and the journal says that one failed for the disk."""
+    """When there is space again, calls pass, and the journal says that one failed for the disk."""
     place = small_disk(tmp_path / "lab", 8)
     with served_gateway(place, journal_s=0.5) as gateway, ThreadPoolExecutor(12) as pool:
         trial = gateway.trial(answering.url)

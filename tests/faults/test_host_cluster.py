@@ -1,6 +1,6 @@
-"""The hosts that `scripts/cluster` makes leave the machine alone, and share no file with it.
+"""The hosts of `scripts/cluster` leave the machine alone, and share no file with it.
 
-What is tested runs in a stand-in for the machine, as in the tests of single engines.
+The tests run in a stand-in for the machine, like the tests of single engines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from engine_cgroups import CGROUP_PREFIX
 from host_cluster.cluster import Cluster, Plan
-from test_own_engine import cgroups, in_stand_in, machine_state, other_processes
+from machine_stand_in import cgroups, in_stand_in, machine_state, other_processes
 from tiers import thorough
 from waiting import wait_until
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.docker, thorough, pytest.mark.usefixtures("as_root")]
 
 
 def make_and_die(folder: str) -> None:
-    """Make a cluster as `scripts/cluster up` does, and be killed when its engines have begun."""
+    """Make a cluster like `scripts/cluster up`, and be killed after its engines have started."""
     cluster = Cluster(Path(folder) / "cluster")
     if os.fork() == 0:
         cluster.up(Plan(hosts=2))
@@ -58,8 +58,8 @@ def outlive_a_killed_maker(folder: str) -> dict[str, Any]:
 
 
 def test_a_cluster_leaves_the_machine_as_it_was(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A cluster whose maker was killed can be used, and `down` leaves nothing of it behind."""
-    seen = in_stand_in(outlive_a_killed_maker, tmp_path, module=__name__)
+    """A cluster whose maker was killed can be used, and `down` removes all of it."""
+    seen = in_stand_in(outlive_a_killed_maker, tmp_path)
     assert seen["own_file"]
     assert not seen["folder"], "a host sees a folder of the machine"
     assert seen["engines"] == [0]

@@ -1,6 +1,6 @@
-"""What agents and graders do to a trial: it ends in time, with its documented outcome.
+"""Trials of hostile agents and graders end in time with their documented outcome.
 
-The table is in `hostile_acts`. What is left in files is in `test_hostile_output`.
+The table is in `hostile_acts`. `test_hostile_output` covers the files that they leave.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.docker]
     ids={BUSYBOX: "busybox", PYTHON: "dash"}.get,
 )
 def test_acts(host: Host, what: str, image: str) -> None:
-    """What agents and graders do has its outcome, and the verdict is the grader's own."""
+    """Each act has its documented outcome, and only the grader decides the verdict."""
     act: Act = ACTS[what]
     runtime = {"resources": {"cpus": 1, "memory_bytes": 256 << 20, "pids": act.pids}}
     agent, grader = phase(act.agent, act.agent_s), phase(act.grader, act.grader_s)
@@ -51,7 +51,7 @@ def test_acts(host: Host, what: str, image: str) -> None:
 
 
 def test_a_gigabyte_of_noise(host: Host) -> None:
-    """Of a gigabyte on stdout the first bytes are kept, and the agent neither waits nor dies."""
+    """The first bytes of a gigabyte on stdout are kept, and the agent neither waits nor dies."""
     result = host.run(NOISE, image=PYTHON)
     assert brief(result) == ("completed", None, 0)
     log = host.trials.content(result, "agent_stdout")
@@ -61,7 +61,7 @@ def test_a_gigabyte_of_noise(host: Host) -> None:
 
 
 def test_files_that_the_agent_closed(host: Host) -> None:
-    """Modes that an agent takes away keep nothing from the evidence."""
+    """Files that the agent closes are still in the evidence."""
     result = host.run(CLOSED, image=PYTHON)
     assert brief(result) == ("completed", None, 0)
     assert (result.verdict, result.outcome, len(result.events)) == ("pass", "success", 1)
@@ -78,7 +78,8 @@ def test_logs_that_became_links(host: Host) -> None:
 
 
 def test_names_of_all_kinds(host: Host) -> None:
-    """Names with line breaks, of bytes that are no text, or as long as can be, are listed."""
+    """Names with line breaks, with bytes that are not text, and of the greatest length are
+    listed."""
     long = "n" * 255
     agent = f"""touch "$(printf 'line\\nbreak')" "$(printf 'bad\\377byte')" {long} -- -rf ' ' '*'
         mkdir "$(printf 'folder\\nbreak')" "$(printf 'bad\\377folder')"
@@ -97,7 +98,7 @@ def test_names_of_all_kinds(host: Host) -> None:
 
 @thorough
 def test_a_workspace_of_too_many_files(host: Host) -> None:
-    """Of a workspace with too many files only the listed ones are read, and the evidence says
+    """If a workspace has too many files, only the listed ones are read, and the evidence says
     so."""
     result = host.run("seq 20500 | xargs touch; mkdir -p deep/$(seq -s / 700)")
     assert brief(result) == ("completed", None, 0)
@@ -107,7 +108,7 @@ def test_a_workspace_of_too_many_files(host: Host) -> None:
 
 
 def test_a_workspace_of_huge_files(host: Host) -> None:
-    """Files too large for a digest are listed with their size; none of them is read or kept."""
+    """Files too large for a digest are listed with their size, and none is read or kept."""
     result = host.run("truncate -s 100G $(seq 100)")
     assert brief(result) == ("completed", None, 0)
     listing = json.loads(host.trials.content(result, "workspace_after"))
@@ -122,9 +123,9 @@ def test_a_workspace_of_huge_files(host: Host) -> None:
     ),
 )
 def test_an_agent_that_fills_its_disk(host: Host, where: str, as_root: None) -> None:
-    """What an agent writes until nothing more can be written, and removes, is no trouble.
+    """An agent that fills the disk and then deletes its files causes no trouble.
 
-    What it leaves there is the disk's trouble: see `test_full_disk`.
+    `test_full_disk` covers an agent that leaves its files there.
     """
     spec = host.trials.spec(f"cat /dev/zero >{where}/fill && exit 1; rm {where}/fill; echo said")
     disk = spec.plan.run_dir

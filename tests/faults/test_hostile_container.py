@@ -1,4 +1,4 @@
-"""What agents leave in the file system of their container, where the workspace is in the image."""
+"""Hostile files in a container's file system, for images that contain the workspace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.docker]
 
 APP = "labledger-test/hostile-app"
 MAX_CHANGES = 2_000
-"""How many changes are listed here; ten times as many usually, which takes ten times as long."""
+"""The limit of listed changes. The usual limit is ten times as high and takes ten times as long."""
 
 ACTS: dict[str, tuple[str, str]] = {
     "deep folders": (
@@ -45,7 +45,7 @@ ACTS: dict[str, tuple[str, str]] = {
         "import os\nfor n in b'\\x01\\n\\r\\x1b\\xff\\\\\\'\"$`*': open(b'n' + bytes([n]), 'w')",
         "names that are not UTF-8",
     ),
-    "files like those of an overlay": (
+    "files like an overlay's": (
         "import os\nfor n in ('.wh.a', '.wh..wh..opq', '..a', 'a..'): open(n, 'w')",
         "",
     ),
@@ -55,7 +55,7 @@ ACTS: dict[str, tuple[str, str]] = {
         "",
     ),
 }
-"""What an agent does in the folder `/srv`, and what its evidence says of it."""
+"""Each act in the folder `/srv`, and the expected problem in its evidence."""
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def host(tmp_path: Path, image_ids: dict[str, str], as_root: None) -> Iterator[H
 @pytest.mark.parametrize("way", tiered(["overlay", "engine"], default=["overlay"]))
 @pytest.mark.parametrize("act", ACTS)
 def test_acts(host: Host, monkeypatch: pytest.MonkeyPatch, act: str, way: str) -> None:
-    """Whatever is left is listed within limits or said; nothing of the host is touched."""
+    """Each act is listed within limits or reported, and nothing on the host is touched."""
     if way == "engine":
-        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
     for module in (engine_archives, overlay_changes):
         monkeypatch.setattr(module, "MAX_CHANGES", MAX_CHANGES)
     agent, problem = ACTS[act]
@@ -87,9 +87,9 @@ def test_acts(host: Host, monkeypatch: pytest.MonkeyPatch, act: str, way: str) -
     finally:
         tracemalloc.stop()
     assert peak < 150 << 20
-    said = "; ".join(problems(result).values())
-    assert problem in said
-    assert bool(problem) == bool(said), said
+    reported = "; ".join(problems(result).values())
+    assert problem in reported
+    assert bool(problem) == bool(reported), reported
     if "workspace_changes" in result.evidence[0]["evidence"]:
         listed = json.loads(host.trials.content(result, "workspace_changes"))["changes"]
         assert len(listed) <= 2 * MAX_CHANGES

@@ -1,10 +1,8 @@
-"""Hostile and broken output: whatever a container leaves, its trial has its documented outcome.
+"""Hostile and broken output: each file that a container leaves has its documented outcome.
 
-The table is in `hostile_files`. A dozen cases run in a container; for the others the files are left
-by this machine's shell in a trial folder (`left_files`), unless `scripts/test --all` runs all in
-containers as well. Of every case holds besides: it ends within its deadline, and no file of the
-host is read, changed or followed into (`hostile_trials`). What agents and graders do beyond leaving
-files is in `test_hostile_acts`.
+The table is in `hostile_files`. Each trial ends in time and touches no file of the host. Some cases
+run in a container. For the others, this machine's shell leaves the files (`left_files`), unless
+`scripts/test --all` runs them in containers.
 """
 
 from __future__ import annotations
@@ -45,15 +43,15 @@ IN_CONTAINERS = {
     "sparse 100 GB",
     *("benchmark_score.json: ids: another task's", "result.json: unknown field"),
 }
-"""Of these cases one runs in a container by default: with the last of the outputs."""
+"""One of these cases runs in a container by default, with the last of the outputs."""
 
 
 TWO_GB = "2 GB of text"
-"""What is said of it is said of a sparse file as well, which takes no time to write."""
+"""A sparse file stands for it here, because it takes no time to write and has the same outcome."""
 
 
 def in_both_ways(cases: list[tuple[Any, str]]) -> pytest.MarkDecorator:
-    """Parametrize a test by outputs and what is wrong: in a folder, and in a container."""
+    """Parametrize a test by outputs and faults, each in a folder and in a container."""
     in_container = {what: outputs for outputs, what in cases if what in IN_CONTAINERS}
     params = [
         pytest.param(
@@ -84,7 +82,7 @@ def name_of(outputs: tuple[Output, ...], what: str) -> str:
 
 @pytest.fixture
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    """As in all tests of hostile trials, or one whose trials need no container."""
+    """The host of the tests of hostile trials, or a host whose trials need no container."""
     secret = tmp_path / "host" / "secret"
     if request.param == "container":
         return host_beside(secret, request.getfixturevalue("trials"))
@@ -99,7 +97,7 @@ def check_refused(
     word: str,
     beside: frozenset[str] = frozenset(),
 ) -> None:
-    """A row that is refused is a grade_error; an agent's file is a problem of the evidence."""
+    """A refused row is a grade_error, and a refused agent's file is a problem of the evidence."""
     bad_row = next((output for output in outputs if output.is_row), None)
     if bad_row is None:
         assert brief(result) == ("completed", None, 0)
@@ -110,23 +108,23 @@ def check_refused(
         assert len(result.predictions) == (bad_row is SCORED)
     if RESULT in outputs:
         assert result.outcome is None
-    told = problems(result) | ({bad_row.name: result.message} if bad_row else {})
-    assert told.keys() - beside == {output.name for output in outputs}
+    reported = problems(result) | ({bad_row.name: result.message} if bad_row else {})
+    assert reported.keys() - beside == {output.name for output in outputs}
     for output in outputs:
-        message = told[output.name] or ""
+        message = reported[output.name] or ""
         assert message.startswith(output.file)
         assert word in message
 
 
 def check_kept(host: Host, result: AttemptResult, output: Output, content: bytes) -> None:
-    """What was refused is evidence, as it was."""
+    """The evidence contains the refused file unchanged."""
     kept = host.trials.rejected if output.is_row else host.trials.content
     assert kept(result, output.name) == content
 
 
 @in_both_ways([(outputs, what) for what in THINGS for outputs in TOGETHER])
 def test_no_plain_file(host: Host, outputs: tuple[Output, ...], what: str) -> None:
-    """What is not a regular file with one name is refused with its kind, and not stored."""
+    """Anything but a regular file with one name is refused by its kind, and not stored."""
     thing = THINGS[what]
     result = host.leaves(dict.fromkeys(outputs, thing.made_by), image=thing.image)
     check_refused(result, outputs, Reason.OUTPUT_UNSAFE, thing.word)
@@ -139,13 +137,13 @@ def test_no_plain_file(host: Host, outputs: tuple[Output, ...], what: str) -> No
 @pytest.mark.parametrize("host", [pytest.param("container", marks=docker)], indirect=True)
 @pytest.mark.parametrize("outputs", TOGETHER, ids=["prediction", "score trial_output events"])
 def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None:
-    """No container can make a device; one that is there all the same is not opened."""
+    """No container can make a device, and the host does not open one that exists anyway."""
     result = host.leaves(dict.fromkeys(outputs, '! mknod "$F" c 1 5'))
     assert brief(result) == ("grade_error", f"{outputs[0].name}_missing", 0)
     spec = host.trials.spec("true", GRADES)
     run_attempt(spec)
     for output in outputs:
-        path = spec.folder / ("state" if output is EVENTS else "out") / output.file
+        path = spec.container.folder / ("state" if output is EVENTS else "out") / output.file
         path.unlink(missing_ok=True)
         os.mknod(path, 0o20666, os.makedev(1, 5))
     result = host.collected(replace(spec, container_may_exist=True))
@@ -154,10 +152,10 @@ def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None
 
 @in_both_ways([(outputs, what) for what in CONTENTS for outputs in TOGETHER])
 def test_no_json(host: Host, outputs: tuple[Output, ...], what: str) -> None:
-    """What is no JSON is refused with what was found in it, and kept as it was.
+    """Text that is not JSON is refused with the offending text, and kept unchanged.
 
-    Of the events only the broken line is, and counted: those before and after it are events. One
-    value of an agent's file that cannot be stored is null.
+    In a file of events, only the broken line is dropped and counted. A value of an agent's file
+    that cannot be stored becomes null.
     """
     broken = CONTENTS[what]
     contents = {output: content_for(broken, output) for output in outputs}
@@ -180,7 +178,8 @@ def test_no_json(host: Host, outputs: tuple[Output, ...], what: str) -> None:
 
 @in_both_ways([((output,), what) for what, size in SIZES.items() for output in size.outputs])
 def test_too_large(host: Host, outputs: tuple[Output, ...], what: str) -> None:
-    """A file beyond its cap is refused by its size; of events the lines within it are kept."""
+    """A file beyond its cap is refused by its size, and a file of events keeps the lines within
+    it."""
     size = SIZES[what]
     (output,) = outputs
     result = host.leaves({output: size.made_by}, timeout_s=120)
@@ -195,7 +194,7 @@ def test_too_large(host: Host, outputs: tuple[Output, ...], what: str) -> None:
 
 @in_both_ways([((misfit.output,), what) for what, misfit in MISFITS.items()])
 def test_no_row(host: Host, outputs: tuple[Output, ...], what: str) -> None:
-    """JSON that its schema does not know, or that is about another trial, is refused and kept."""
+    """JSON that does not fit its schema or names another trial is refused and kept."""
     output, value, reason, word = MISFITS[what]
     content = json.dumps(value).encode()
     result = host.leaves({output: written(content)})

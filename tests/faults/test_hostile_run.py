@@ -1,4 +1,4 @@
-"""A run of hostile tasks: its ledger is whole, its coordinator held little of what they left."""
+"""After a run of hostile tasks, the ledger is whole and the coordinator used little memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CONCURRENCY = 4
 
 
 def by_grader(output: Output, made_by: str) -> str:
-    """An agent that leaves its grader the orders to leave this row."""
+    """An agent that makes its grader leave this row."""
     other = scores() if output is PREDICTED else predicts()
     return f"cat >grade.sh <<'END_OF_GRADER'\n{left(made_by, output)}{other}END_OF_GRADER\n"
 
@@ -60,7 +60,7 @@ def lines(unit: str, count: int) -> str:
 
 
 def rich(size: int) -> str:
-    """An event of so many bytes that are lists alone."""
+    """Return an event of `size` bytes that are nothing but lists."""
     return f"""{{ printf '{{"a":['; yes '[],' | tr -d '\\n' | head -c {size}; echo '[]]}}'; }} \
         >>$AGENTLAB_TRAJECTORY_PATH"""
 
@@ -146,7 +146,7 @@ print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def run_and_measure(project: Project, run_id: str) -> tuple[int, int]:
-    """Run the project by the command line; its exit code and its peak memory in bytes."""
+    """Run the project by the command line. Return its exit code and its peak memory in bytes."""
     command = command_line("run", project.experiment, "--run-id", run_id, "--quiet")
     done = subprocess.run(
         [sys.executable, "-c", PEAK, *command],
@@ -161,14 +161,14 @@ def run_and_measure(project: Project, run_id: str) -> tuple[int, int]:
 
 def outcomes(project: Project, run_id: str) -> dict[str, tuple[str, str | None, str | None]]:
     with open_ledger(lab_dir=project.lab) as ledger:
-        found = ledger.query(
+        rows = ledger.query(
             "SELECT task_id, status, reason, verdict FROM trials WHERE run_id = ?", [run_id]
         )
-        return {row["task_id"]: (row["status"], row["reason"], row["verdict"]) for row in found}
+        return {row["task_id"]: (row["status"], row["reason"], row["verdict"]) for row in rows}
 
 
 def test_a_run_of_hostile_tasks(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Every hostile task is committed as what it was, in a ledger that verifies, in flat memory."""
+    """Every hostile task is saved with its outcome, the ledger verifies, and memory stays flat."""
     secret = tmp_path / "secret"
     secret.write_text("only for the host")
     harmless = project_of(tmp_path / "harmless", dict.fromkeys(TASKS, "true"))
@@ -187,5 +187,5 @@ def test_a_run_of_hostile_tasks(tmp_path: Path, image_ids: dict[str, str]) -> No
         + untrusted_files.RESULT_CAP
         + untrusted_files.EVENTS_CAP
     )
-    # As many trials may be read at once as run and wait; each is held as read and as parsed.
+    # All running and waiting trials may be read at once, each as bytes and as parsed values.
     assert peak - usual < LocalExecutor(CONCURRENCY, FullDisks()).capacity * 2 * caps

@@ -1,4 +1,4 @@
-"""Agents that are out to deceive their grader: what each gets, and what the score says of it."""
+"""Agents that try to deceive their grader: how far each gets, and what the score says about it."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ umount -l /agentlab/sealed /agentlab/in
 cat /agentlab/sealed/grader/key/answer.txt /agentlab/sealed/in/grader.sh
 true
 """
-"""Looks for the grader wherever it may lie, and prints what it finds."""
+"""Look for the grader everywhere, and print every file."""
 
 
 @pytest.mark.parametrize("image", IMAGES, ids=("busybox", "dash"))
 @pytest.mark.parametrize("way", WAYS)
 def test_reading_the_grader(trials: Trials, image: str, way: str) -> None:
-    """A grader that is not sealed can be read; one that is cannot, and reads its files itself."""
+    """An agent can read a grader only if it is not sealed. A sealed grader reads its own files."""
     spec = trials.spec(SPIES, f"{READS}\n", image=image, **WAYS[way])
     result = run_attempt(stage(trials, spec))
     assert brief(result) == ("completed", None, 0)
     assert result.verdict == "pass"
-    found = trials.content(result, "agent_stdout") + trials.content(result, "agent_stderr")
-    assert (SECRET.encode() in found) == (way == "none")
+    agent_output = trials.content(result, "agent_stdout") + trials.content(result, "agent_stderr")
+    assert (SECRET.encode() in agent_output) == (way == "none")
     facts = isolation(result)
     assert facts["sealed"] == WAYS[way]["sealing"]
     assert facts["checked"] == ("before_grading" if way.startswith("after") else "after_grading")
@@ -70,7 +70,8 @@ def test_reading_the_grader(trials: Trials, image: str, way: str) -> None:
 
 @pytest.mark.parametrize("image", IMAGES, ids=("busybox", "dash"))
 def test_agents_user(trials: Trials, image: str) -> None:
-    """The agent is whom the experiment says, with no capability and a home; the rest is root."""
+    """The agent runs as the experiment's user without capabilities and with a home; all else as
+    root."""
     tell = "id -u; id -g; echo $HOME; grep CapEff /proc/self/status; echo seen >/dev/stderr"
     settings: dict[str, Any] = {"image": image, "runtime": {"agent_user": "1000"}}
     result = trials.run(tell, f"id -u; {GRADES}", "id -u", **settings)
@@ -88,7 +89,7 @@ def test_agents_user(trials: Trials, image: str) -> None:
 @thorough
 @pytest.mark.parametrize("image", IMAGES, ids=("busybox", "dash"))
 def test_agents_user_meets_limits(trials: Trials, image: str) -> None:
-    """An agent that is another user is ended at its limit, with all that it left, and graded."""
+    """An agent of another user is ended at its limit, its files are kept, and it is graded."""
     agent = "trap '' TERM; (while :; do echo x >>alive; done) & while :; do sleep 0.1; done"
     grader = f"before=$(wc -c <alive); sleep 0.2; [ $before = $(wc -c <alive) ] && {{ {GRADES} }}\n"
     settings = WAYS["unreadable"] | {"image": image}
@@ -101,7 +102,8 @@ def test_agents_user_meets_limits(trials: Trials, image: str) -> None:
     "user", tiered(["nobody-knows", "0", "agent:nobody-knows"], default=["nobody-knows"])
 )
 def test_agents_user_that_cannot_be(trials: Trials, user: str) -> None:
-    """A user that the image lacks is an infra_error, and the agent does not run."""
+    """If the image lacks the agent's user, the trial is an infra_error and the agent does not
+    run."""
     result = trials.run("touch ran", runtime={"agent_user": user})
     assert brief(result) == ("infra_error", "trial_script_failed", 70)
     assert user.encode() in trials.content(result, "agent_stderr")
@@ -109,7 +111,7 @@ def test_agents_user_that_cannot_be(trials: Trials, user: str) -> None:
 
 
 def test_agents_user_that_setup_makes(trials: Trials) -> None:
-    """Setup may create the agent's user; that is recorded as setup, and not as tampering."""
+    """Setup may create the agent's user. This is recorded as setup, and not as tampering."""
     setup = "echo 'made:x:1500:1600::/nowhere:/bin/sh' >>/etc/passwd"
     result = trials.run("id -u; id -g", GRADES, setup, runtime={"agent_user": "made"})
     assert brief(result) == ("completed", None, 0)
@@ -156,8 +158,8 @@ def test_replacing_the_interpreter(trials: Trials, way: str) -> None:
     ids=("read-only root", "agent user", "container user"),
 )
 def test_replacing_the_interpreter_prevented(trials: Trials, prevented: JsonObject) -> None:
-    """Where the agent cannot replace the interpreter, the grader's verdict counts and no
-    tampering is noted."""
+    """If the agent cannot replace the interpreter, the grader's verdict counts without
+    tampering."""
     result = trials.run(REPLACES_PYTHON, PYTHON_FAILS, image=PYTHON, runtime=prevented)
     assert result.verdict == "fail"
     facts = isolation(result)
@@ -166,7 +168,7 @@ def test_replacing_the_interpreter_prevented(trials: Trials, prevented: JsonObje
 
 
 def test_planted_start_up_files(trials: Trials) -> None:
-    """What Python or pytest would load by itself is named, where it lies in the container."""
+    """The score names planted files that Python or pytest would load, by their container path."""
     packages = "/usr/lib/python3/dist-packages"
     user_packages = "/root/.local/lib/python3.11/site-packages"
     agent = f"""
@@ -201,7 +203,7 @@ def test_planted_start_up_files(trials: Trials) -> None:
     ),
 )
 def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) -> None:
-    """Work in the workspace and in ordinary places is not reported, by either way of looking."""
+    """Neither method of detection reports work in the workspace and in ordinary places."""
     agent = "echo x >answer; echo x >/tmp/note; ls / /etc /usr; python3 -c 'import unittest'; true"
     settings = WAYS[way] | {"image": image}
     settings["runtime"] = settings.get("runtime", {}) | {"root_read_only": read_only}
@@ -211,12 +213,12 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    changes = ContainerFiles(ENGINE, spec.container_name).changes(with_engines_own=False)
+    changes = ContainerFiles(ENGINE, spec.container.name).changes(with_engines_own=False)
     assert suspicious_paths(path for path, _ in changes) == ((), 0)
 
 
 def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the host's user cannot look itself, the engine says the same."""
+    """Where the host's user cannot read the layers, the engine reports the same changes."""
     agent = (
         "rm /usr/bin/env; mkdir -p /opt/a/b; touch /opt/a/b/c /etc/new /agentlab/odd; "
         "echo >>/etc/passwd; chmod 700 /srv; touch /tmp/x; rm -r /usr/share/doc/libc6"
@@ -231,9 +233,11 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
         facts["tampering_suspected"]
     )
     monkeypatch.setattr("labledger.engine.engine_facts.os.access", lambda *_: False)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
-    asked = inspect_changes(ENGINE, isolation_of(spec), state.container_id, "after_grading")
+    asked = inspect_changes(
+        ENGINE, isolation_of(spec.container), state.container_id, "after_grading"
+    )
     assert list(asked.suspected) == facts["tampering_suspected"]
     assert asked.total == facts["tampering_total"]
 
@@ -241,7 +245,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
 def test_what_the_graders_own_python_compiles_is_not_suspected(
     trials: Trials, readable_layers: bool
 ) -> None:
-    """Compiled library code counts as the grader's or the agent's by its time alone."""
+    """Only its time decides whether compiled library code counts as the grader's or the agent's."""
     setup = "mkdir -p /opt/lib/own; for n in a b c; do echo x=1 >/opt/lib/own/$n.py; done"
     forged = "/opt/lib/own/__pycache__/forged.cpython-311.pyc"
     agent = f"mkdir /opt/lib/own/__pycache__; echo >{forged}"
@@ -259,15 +263,18 @@ def test_what_the_graders_own_python_compiles_is_not_suspected(
 def test_programs_of_the_image_that_the_agent_changed(
     trials: Trials, readable_layers: bool
 ) -> None:
-    """Those that the agent removed, or replaced by one that is found first, are listed; those that
-    it added, and what setup and the grader replaced, are not."""
+    """The score lists programs that the agent removed, replaced or shadowed.
+
+    It does not list added programs, or programs that setup and the grader replaced.
+    """
     agent = (
         "sleep 0.1; rm /usr/bin/env; echo exit 0 >/new; mv /new /usr/bin/nl; "
         "cp /usr/bin/wc /usr/bin/added; cp /usr/bin/wc /usr/local/sbin/sort; "
         "mkdir -p /opt/bin; touch /opt/bin/mine; echo >>/etc/passwd; rm -r /usr/share/doc/libc6"
     )
-    # By mv, as on Ubuntu 26.04 they are links to one program. No rm: deletions share their time.
-    # What is changed in the hundredth of a second in which the grader begins is the agent's.
+    # Uses mv, because on Ubuntu 26.04 they are links to one program. Uses no rm, because deletions
+    # share their time. A change in the hundredth of a second in which the grader begins counts as
+    # the agent's.
     grader = f"sleep 0.1; echo exit 0 >/new; mv /new /usr/bin/tac; {GRADES}"
     facts = isolation(trials.run(agent, grader, image=PYTHON))
     suspected = set(facts["tampering_suspected"])
@@ -285,7 +292,8 @@ def test_programs_of_the_image_that_the_agent_changed(
 
 
 def test_what_the_grader_removed_is_not_laid_to_the_agent(trials: Trials) -> None:
-    """Deletions share the time of the last one; where the grader's was, none is the agent's."""
+    """Deletions share the time of the last one, so none counts as the agent's after the
+    grader's."""
     facts = isolation(
         trials.run("sleep 0.1; true", f"sleep 0.1; rm /usr/bin/tac; {GRADES}", image=PYTHON)
     )
@@ -296,7 +304,8 @@ def test_what_the_grader_removed_is_not_laid_to_the_agent(trials: Trials) -> Non
 def test_programs_changed_before_a_grader_that_is_not_there_yet(
     trials: Trials, readable_layers: bool
 ) -> None:
-    """In a trial of two parts they are looked for in between, and survive the coordinator."""
+    """In a trial of two parts, the changes are looked for in between and survive the
+    coordinator."""
     facts = isolation(trials.run("rm /usr/bin/env", GRADES, image=PYTHON, **AFTER))
     assert facts["checked"] == "before_grading"
     assert facts["tampering_suspected"] == ["/usr/bin/env"]
@@ -304,7 +313,7 @@ def test_programs_changed_before_a_grader_that_is_not_there_yet(
 
 
 def test_many_changes_are_counted(trials: Trials) -> None:
-    """At most so many changed paths are listed, with the number of all."""
+    """The list of changed paths is capped, and the score has the total."""
     agent = "mkdir -p /opt/many; i=0; while [ $i -lt 250 ]; do : >/opt/many/$i; i=$((i+1)); done"
     facts = isolation(trials.run(agent))
     assert facts["tampering_total"] == 250
@@ -312,7 +321,7 @@ def test_many_changes_are_counted(trials: Trials) -> None:
 
 
 def test_secrets_in_paths(trials: Trials) -> None:
-    """A secret that became the name of a file is taken out of what the score says."""
+    """A secret in the name of a file is removed from the score."""
     environment = {"TOKEN": "s3cr3t-v4lue"}
     agent = phase("touch /opt/$KEY", env={"KEY": "$TOKEN"})
     result = trials.run(agent, "mkdir -p /opt; " + GRADES, "mkdir /opt", environment=environment)
@@ -321,7 +330,7 @@ def test_secrets_in_paths(trials: Trials) -> None:
 
 
 def test_engine_that_cannot_compare(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the container is gone, the score says that tampering was not checked."""
+    """If the container is gone, the score says that tampering was not checked."""
     real = Engine.wait
 
     def wait_and_remove(engine: Engine, container: str, timeout_s: float) -> int | None:
@@ -338,7 +347,7 @@ def test_engine_that_cannot_compare(trials: Trials, monkeypatch: pytest.MonkeyPa
 
 
 def test_facts_without_a_container(trials: Trials) -> None:
-    """Also the evidence of a trial that never ran says what is known."""
+    """The evidence of a trial that never ran still holds the known facts."""
     spec = trials.spec("true", sealing=Sealing.AFTER_AGENT)
     plan = replace(spec.plan, images={BUSYBOX: "sha256:" + "0" * 64})
     result = run_attempt(replace(spec, plan=plan))
@@ -352,7 +361,7 @@ def test_facts_without_a_container(trials: Trials) -> None:
 
 @pytest.mark.parametrize("way", tiered(WAYS, default=["none", "after_agent"]))
 def test_editing_the_grader(trials: Trials, way: str) -> None:
-    """The grader's files and command cannot be changed by an agent, sealed or not."""
+    """An agent cannot change the grader's files and command, whether or not they are sealed."""
     agent = """
     for place in /agentlab/in /agentlab/deps /agentlab/deps/grader /agentlab/sealed \\
         /agentlab/sealed/in /agentlab/sealed/grader; do
@@ -367,7 +376,7 @@ def test_editing_the_grader(trials: Trials, way: str) -> None:
 
 
 def test_grader_has_no_word_on_its_isolation(trials: Trials) -> None:
-    """Isolation facts in a grader's score are replaced; its other fields are kept."""
+    """Isolation facts in a grader's score are replaced, and its other fields are kept."""
     forged = {"isolation": {"sealed": "after_agent", "tampering_suspected": []}, "own": 1}
     grader = GRADES + scores(SCORE | {"ext": forged})
     result = trials.run("touch /etc/odd", grader)
@@ -388,7 +397,7 @@ mkdir /agentlab/state/phases.d
 
 @pytest.mark.parametrize("way", tiered(WAYS, default=["none", "after_agent"]))
 def test_forged_notes(trials: Trials, way: str) -> None:
-    """An agent's own note of its phases, and its own rows, count for nothing."""
+    """An agent's own note of its phases and its own rows do not count."""
     grader = "echo status $AGENTLAB_AGENT_EXIT_STATUS"
     result = trials.run(f"{FAKES}\nexit 5", grader, **WAYS[way])
     assert brief(result) == ("grade_error", "prediction_missing", 10)
@@ -413,7 +422,8 @@ def sealed_project(folder: Path, way: str) -> Project:
 
 @pytest.mark.parametrize("way", tiered(["unreadable", "after_agent"], default=["unreadable"]))
 def test_whole_run(tmp_path: Path, image_ids: dict[str, str], way: str) -> None:
-    """A run is whole whichever way it is sealed; its scores can be asked for how, and shown."""
+    """A run is whole with each way of sealing, and its scores show and can be filtered by the
+    way."""
     project = sealed_project(tmp_path, way)
     with closing(project.run("whole")) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr

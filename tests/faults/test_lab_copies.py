@@ -1,4 +1,4 @@
-"""A run that goes on while its lab is backed up, and the restored lab beside it."""
+"""A run continues while its lab is backed up, and a restored lab runs next to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.docker
 
 
 def started_by(lab: Path, project: Project, engine_log: EngineLog) -> dict[tuple[int, int], int]:
-    """The containers that were started for a lab, by slot and attempt."""
+    """Return the containers that were started for a lab, by slot and attempt."""
     project.lab = lab
     return dict(engine_log.starts(project, RUN))
 
@@ -23,8 +23,11 @@ def started_by(lab: Path, project: Project, engine_log: EngineLog) -> dict[tuple
 def test_a_run_goes_on_while_its_lab_is_backed_up_and_restored(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Both labs complete the run. The copy repeats no finished slot, starts no agent that had
-    begun, and takes no container of the original. Slots that both committed are the same."""
+    """The lab and its restored copy both complete the run.
+
+    The copy repeats no finished slot, starts no agent again and takes no container of the original.
+    Slots that both committed are equal.
+    """
     project = make(tmp_path, *[HOLDS] * 5, max_concurrency=3)
     original, copy = project.lab, tmp_path / "elsewhere" / ".lab"
     backup = tmp_path / "lab.tar.gz"

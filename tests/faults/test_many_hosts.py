@@ -1,4 +1,4 @@
-"""Runs on three hosts that share nothing, while coordinator, scheduler, workers, engines die."""
+"""Runs on three separate hosts, while coordinator, scheduler, workers and engines die."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
 HOSTS, SLOTS = 3, 2
 PLACES = HOSTS * SLOTS
 HOLDING_SLOTS = range(PLACES)
-"""Those of `holding` whose agents hold; the others may run before them."""
+"""The slots of `holding` whose agents hold. The other slots may run before them."""
 RUN = "spread"
 
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Iterator[Cluster]:
-    """Three hosts of two slots each, whose time-outs of Dask are a few seconds."""
+    """Three hosts of two slots each, whose Dask time-outs are a few seconds."""
     folder = tmp_path_factory.mktemp("cluster") / "hosts"
-    with cluster_in(folder, Plan(HOSTS, SLOTS).impatient()) as made:
-        yield made
+    with cluster_in(folder, Plan(HOSTS, SLOTS).impatient()) as cluster:
+        yield cluster
 
 
 @pytest.fixture
 def cluster(hosts: Cluster) -> Iterator[Cluster]:
-    """The hosts, and afterwards whole again, whatever a test has left of them."""
+    """The hosts. After the test, they are repaired whatever the test did to them."""
     yield hosts
     for host in hosts.hosts:
         if host.is_partitioned:
@@ -60,14 +60,14 @@ def slots_on(places: dict[tuple[int, int], Host], host: Host) -> list[int]:
 def ends_lost_by_engines(project: ClusterProject) -> list[int]:
     """Return the slots whose first attempt ended with a status that its engine does not know.
 
-    It is 255 where a container ended while the engine was gone, with Docker 26 for one; the slot is
-    tried again.
+    The status is 255 if a container ended while the engine was down, with Docker 26 for example.
+    The slot is retried.
     """
     with open_ledger(lab_dir=project.lab) as ledger:
         trials = {slot: ledger.slot(RUN, slot)["trials"][0] for slot in range(PLACES + 2)}
     lost = [slot for slot, trial in trials.items() if trial["attempts"][0]["exit_status"] == 255]
     for slot in lost:
-        ended = [(each["status"], each["reason"]) for each in trials[slot]["attempts"]]
+        ended = [(attempt["status"], attempt["reason"]) for attempt in trials[slot]["attempts"]]
         assert ended == [("infra_error", "container_killed"), ("completed", None)]
     return lost
 
@@ -76,7 +76,10 @@ def ends_lost_by_engines(project: ClusterProject) -> list[int]:
 def test_a_run_on_three_hosts_leaves_what_a_local_one_leaves(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Commits equal those of a local run but for times, ids and hosts; the hosts keep nothing."""
+    """Rows equal the rows of a local run except for times, ids and hosts.
+
+    The hosts keep nothing.
+    """
     tasks = {f"t{n}": [RIGHT, WRONG, FAILS, UNGRADABLE][n % 4] for n in range(6)}
     project = ClusterProject(cluster, tmp_path, tasks)
     project.start("local")
@@ -89,7 +92,7 @@ def test_a_run_on_three_hosts_leaves_what_a_local_one_leaves(
 
 @thorough
 def test_deaths_of_every_part_cost_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """Coordinator, scheduler, a worker and an engine are killed; no attempt is started twice."""
+    """Coordinator, scheduler, worker and engine are killed, and no attempt is started twice."""
     project = holding(cluster, tmp_path)
     first, second, _ = cluster.hosts
     with closing(project.run(RUN, *HOLDING)) as coordinator:
@@ -113,7 +116,7 @@ def test_deaths_of_every_part_cost_nothing(cluster: Cluster, tmp_path: Path) -> 
 
 @thorough
 def test_a_partition_is_waited_out(cluster: Cluster, tmp_path: Path) -> None:
-    """A host that is cut off until it is given up by Dask delivers when it is back."""
+    """A host that is cut off until Dask gives it up delivers its results when it is back."""
     project = holding(cluster, tmp_path)
     away = cluster.hosts[1]
     with closing(project.run(RUN, *HOLDING)) as coordinator:
@@ -123,7 +126,7 @@ def test_a_partition_is_waited_out(cluster: Cluster, tmp_path: Path) -> None:
         cluster.await_removal(away)
         with open_ledger(lab_dir=project.lab) as ledger:
             dispatched = ledger.state(RUN).open_slots
-        # A slot beyond those that run may be prepared there, and waits like them.
+        # A slot beyond the running ones may be prepared there, and waits like them.
         theirs = [slot for slot, name in dispatched.items() if name == dispatched[held[0]]]
         assert set(held) <= set(theirs)
         project.open_gates(RUN)
@@ -135,7 +138,7 @@ def test_a_partition_is_waited_out(cluster: Cluster, tmp_path: Path) -> None:
 
 @thorough
 def test_a_lost_host_that_comes_back_delivers_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """Attempts of a host that was declared lost are tried elsewhere; what it has is ended."""
+    """Attempts of a lost host are retried elsewhere, and its own containers are ended."""
     project = holding(cluster, tmp_path)
     away = cluster.hosts[2]
     with closing(project.run(RUN, *HOLDING)) as coordinator:
@@ -161,20 +164,20 @@ def test_a_lost_host_that_comes_back_delivers_nothing(cluster: Cluster, tmp_path
     with open_ledger(lab_dir=project.lab) as ledger:
         for slot in range(PLACES + 2):
             (trial,) = ledger.slot(RUN, slot)["trials"]
-            attempts = [(each["status"], each["reason"]) for each in trial["attempts"]]
+            attempts = [(row["status"], row["reason"]) for row in trial["attempts"]]
             assert attempts[-1] == ("completed", None)
             assert attempts[:-1] == [("infra_error", "host_lost")] * (len(attempts) - 1)
             last[slot] = len(attempts)
     assert {slot for slot, attempt in last.items() if attempt == 2} >= set(theirs)
     starts = project.starts(RUN)
     assert set(starts.values()) == {1}
-    # Not what was prepared on the lost host: it was granted no time.
+    # The trials prepared on the lost host are missing, because they were granted no time.
     assert starts.keys() == before | last.items()
     project.check_on_cluster(RUN)
 
 
 def check_started_once(project: ClusterProject, count: int) -> None:
-    """So many attempts were started, none twice; the run is whole, and no host has any of it."""
+    """Check that `count` attempts were started once each, and that the hosts keep nothing."""
     starts = project.starts(RUN)
     assert len(starts) == count
     assert set(starts.values()) == {1}

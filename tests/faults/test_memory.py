@@ -1,4 +1,4 @@
-"""What trials leave may be more than the coordinator should hold: it goes through in pieces."""
+"""The output of trials may be larger than the coordinator's memory, and passes in pieces."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ pytestmark = pytest.mark.docker
 
 _TRIALS, _EVENTS = 6, 25_000
 _MOST_MB = 190
-"""Much more than the command needs alone, much less than with the events of a few trials in it."""
+"""More than the command alone needs, and less than with the events of a few trials in memory."""
 
 
 @thorough
 def test_many_events_of_many_trials_at_once(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Six trials that leave 7 MB of events each, staged and committed, do not make it grow; every
-    event is in ledger and mirror, digests fit, and nothing is left where they waited."""
+    """Six trials with 7 MB of events each do not make the coordinator grow.
+
+    Every event is in the ledger and the mirror, digests fit, and no staged file is left.
+    """
     project = write_project(tmp_path, _TRIALS, _EVENTS, first_is_last=True)
     command = [sys.executable, "-m", "bench.peak", "run", str(project.experiment), "--quiet"]
     done = subprocess.run(

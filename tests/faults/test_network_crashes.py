@@ -1,4 +1,4 @@
-"""Kills while trials have allow-lists: proxies and networks are continued with, and removed."""
+"""After kills, trials with allow-lists keep their proxies and networks, which go at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def port() -> Iterator[int]:
 
 
 def new_project(folder: Path, port: int, script: str = "hold", **grading: Any) -> Project:
-    """Two slots, whose agents and graders fail unless they reach a server through their proxies."""
+    """Return a project with two slots.
+
+    Agent and grader fail unless their proxies reach a server.
+    """
     fetches = f"wget -q -O /dev/null {machine_url(port)}"
     project = Project(folder, {"a": f"{script}\n{fetches}\n{RIGHT}"}, max_concurrency=2)
     project.document["runtime"] |= ALLOWED
@@ -66,7 +69,7 @@ def test_killed_there(
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Resumed, every trial has reached what it may, no agent ran twice, and nothing is left."""
+    """After a resume, every trial reached its hosts, no agent ran twice, and nothing is left."""
     project = new_project(tmp_path, port, **grading)
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, f"{point}:1")
@@ -92,7 +95,7 @@ def test_killed_there(
 def test_private_networks_are_continued_with(
     point: str, tmp_path: Path, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With Docker's rights each trial has a network of its own, which a resume uses and removes."""
+    """With Docker's rights, each trial has its own network, which a resume uses and removes."""
     project = Project(tmp_path, {"a": RIGHT}, max_concurrency=2)
     project.document["runtime"] |= {"network": "full", "rights": "docker", "user": "root"}
     project.save()
@@ -107,7 +110,7 @@ def test_private_networks_are_continued_with(
         assert coordinator.finish() == 0, coordinator.stderr
     rows = project.rows(RUN)
     assert [score["verdict"] for score in rows["scores"]] == ["pass"] * 2
-    assert {each["ext"]["isolation"]["rights"] for each in rows["evidence"]} == {"docker"}
+    assert {evidence["ext"]["isolation"]["rights"] for evidence in rows["evidence"]} == {"docker"}
     assert engine_log.starts(project, RUN) == {(0, 1): 1, (1, 1): 1}
     project.check_whole(RUN)
 
@@ -116,7 +119,7 @@ def test_private_networks_are_continued_with(
 def test_a_trial_finishes_with_nobody_watching(
     port: int, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """When the coordinator is dead, a trial still reaches its hosts, and is collected later."""
+    """A trial without a coordinator still reaches its hosts, and is collected later."""
     project = new_project(tmp_path, port)
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         project_is_running(project, coordinator)
@@ -133,7 +136,7 @@ def test_a_trial_finishes_with_nobody_watching(
 
 @thorough
 def test_a_run_that_is_taken_over(port: int, tmp_path: Path, engine_log: EngineLog) -> None:
-    """The new owner continues with the proxies; who lost the run removes none of them."""
+    """The new owner continues with the proxies, and the previous owner removes none of them."""
     project = new_project(tmp_path, port)
     with closing(project.run(RUN, *HOLDING, "--lease-ttl", "8")) as first:
         project_is_running(project, first)
@@ -153,7 +156,8 @@ def test_a_run_that_is_taken_over(port: int, tmp_path: Path, engine_log: EngineL
 def test_clean_removes_proxies_and_networks(
     port: int, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """`clean` leaves what a resume needs; with --unfinished it removes all, to be run again."""
+    """`clean` keeps what a resume needs; with --unfinished it removes all, and the trials run
+    again."""
     project = new_project(tmp_path, port)
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         project_is_running(project, coordinator)

@@ -1,4 +1,4 @@
-"""Runs that tell a receiver what happens, with kills between the row and its delivery."""
+"""Runs notify a receiver, with kills between the row in the ledger and its delivery."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[Receiver]:
 
 @pytest.fixture
 def project(tmp_path: Path, server: Receiver) -> Project:
-    """A project of one slot, whose commands have the URL of the receiver in their environment."""
+    """A project with one slot, whose commands have the URL of the receiver in their environment."""
     project = Project(tmp_path / "project", {"a": RIGHT})
     del project.document["variant_plan"]
     project.save()
@@ -42,7 +42,7 @@ def project(tmp_path: Path, server: Receiver) -> Project:
 
 
 def test_a_run_tells_that_it_has_finished(project: Project, server: Receiver) -> None:
-    """Receivers of the command and of the lab's settings are told, also by a later run."""
+    """A run and a later run notify the receivers of the command and of the lab's settings."""
     log = project.folder / "log"
     program = project.write(
         "keep.py", f"import sys; open({str(log)!r}, 'a').write(sys.stdin.read())"
@@ -53,12 +53,12 @@ def test_a_run_tells_that_it_has_finished(project: Project, server: Receiver) ->
     command = shlex.join([sys.executable, str(program)])
     with closing(project.run(RUN, *PASSING, "--notify", command)) as coordinator:
         assert coordinator.finish() == 0
-    [payload] = server.accepted
-    assert payload["text"].endswith("1 of 1 trial saved; base passed 1 of 1 trial (100.0%)")
+    [first] = server.accepted
+    assert first["text"].endswith("1 of 1 trial saved; base passed 1 of 1 trial (100.0%)")
     assert log.read_text().count('"event":"finished"') == 1
     with closing(project.run(OTHER, *PASSING)) as coordinator:
         assert coordinator.finish() == 0
-    assert [each["run_id"] for each in server.accepted] == [RUN, OTHER]
+    assert [payload["run_id"] for payload in server.accepted] == [RUN, OTHER]
     assert project.output("notifications") == "no notification waits to be delivered\n"
     listed = project.output("notifications", "--all")
     assert "$WEBHOOK" in listed
@@ -68,7 +68,7 @@ def test_a_run_tells_that_it_has_finished(project: Project, server: Receiver) ->
 
 @thorough
 def test_a_run_tells_that_it_has_stopped(project: Project, server: Receiver) -> None:
-    """A stop by a person is told with its cause; the run stores who is told."""
+    """The notification of a stop names its cause, and the run stores its receivers."""
     project.tasks({"a": HOLDS, "b": HOLDS})
     with closing(project.run(RUN, *HOLDING, "--notify", "$WEBHOOK")) as coordinator:
         coordinator.until("slot_dispatched")
@@ -86,7 +86,7 @@ def test_a_run_tells_that_it_has_stopped(project: Project, server: Receiver) -> 
 
 @thorough
 def test_most_of_a_budget_is_told_while_the_run_goes_on(project: Project, server: Receiver) -> None:
-    """The fourth of five results uses 80 % of the limit, and is told before the run ends."""
+    """The fourth of five results uses 80 % of the budget, and the run notifies before it ends."""
     words, cost = _budget(project, trials=5, for_trials=4.5)
     with closing(project.run(RUN, *PASSING, *words)) as coordinator:
         coordinator.finish()
@@ -99,17 +99,22 @@ def test_most_of_a_budget_is_told_while_the_run_goes_on(project: Project, server
 def test_a_notification_is_in_the_transaction_of_what_it_tells(
     project: Project, server: Receiver, point: str, is_stored: int
 ) -> None:
-    """Killed inside, the commit that uses most of a budget has told nothing; after, it has."""
+    """A kill inside the commit that uses most of a budget stores no notification; a later kill
+    does."""
     words, _ = _budget(project, trials=1, for_trials=1.1)
     project.environment[VARIABLE] = point
     with closing(project.run(RUN, *PASSING, *words)) as coordinator:
         coordinator.finish()
     del project.environment[VARIABLE]
     stored = project.json("notifications", "--all", "--json")
-    assert [each["event"] for each in stored] == ["budget_high"] * is_stored
+    assert [notification["event"] for notification in stored] == ["budget_high"] * is_stored
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0
-    of_budget = [each["id"] for each in server.accepted if each["event"] == "budget_high"]
+    of_budget = [
+        notification["id"]
+        for notification in server.accepted
+        if notification["event"] == "budget_high"
+    ]
     assert len(set(of_budget)) == 1
     assert is_stored == 0 or of_budget[0] == stored[0]["payload"]["id"]
 
@@ -117,7 +122,7 @@ def test_a_notification_is_in_the_transaction_of_what_it_tells(
 def _budget(project: Project, trials: int, for_trials: float) -> tuple[tuple[str, ...], float]:
     """Give a project slots that cost the same.
 
-    Return the words of a run with a budget for so many of them, and what one costs.
+    Return the options of a run with a budget for `for_trials` slots, and the cost of one slot.
     """
     length = {"id": "cost_usd", "from": "result", "pointer": "/metrics/length"}
     project.document["metrics"] = [length]
@@ -142,7 +147,7 @@ POINTS = ("before_notification", "after_notification")
 def test_what_a_killed_coordinator_has_not_told_is_told_later(
     project: Project, server: Receiver, point: str, how: str
 ) -> None:
-    """Killed before or just after telling, it is told by whoever comes next, with the same id."""
+    """After a kill around the delivery, the next command delivers it with the same id."""
     project.environment[VARIABLE] = point
     with closing(project.run(RUN, *PASSING, "--notify", "$WEBHOOK")) as coordinator:
         coordinator.finish()
@@ -158,14 +163,16 @@ def test_what_a_killed_coordinator_has_not_told_is_told_later(
         run_id = RUN if how == "resume" else OTHER
         with closing(start(run_id, *PASSING)) as coordinator:
             assert coordinator.finish() == 0
-    told = server.accepted
-    assert [each["id"] for each in told] == [waiting["payload"]["id"]] * (len(before) + 1)
+    delivered = server.accepted
+    assert [payload["id"] for payload in delivered] == [waiting["payload"]["id"]] * (
+        len(before) + 1
+    )
     assert project.json("notifications", "--json") == []
     project.check_whole(RUN)
 
 
 def test_a_dead_receiver_does_not_change_a_run(project: Project, server: Receiver) -> None:
-    """A run whose receiver hangs ends as any other, warns, and leaves what it had to tell."""
+    """A run whose receiver hangs ends as usual, warns, and keeps its undelivered notifications."""
     server.behave("hang")
     with closing(project.run(RUN, *PASSING, "--notify", "$WEBHOOK")) as coordinator:
         assert coordinator.finish() == 0

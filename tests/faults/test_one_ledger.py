@@ -1,4 +1,4 @@
-"""Several runs and a reader that stays, all on one ledger."""
+"""Several runs and a permanent reader share one ledger."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ SLOTS = 20
 def test_runs_and_a_reader_do_not_hold_each_other_up(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Three runs complete while a reader keeps its transaction open; it sees what it saw at first.
-    When it has gone, the next run leaves no write-ahead log."""
+    """Three runs complete while a reader keeps its transaction open and sees unchanged rows.
+
+    After the reader has gone, the next run leaves no write-ahead log.
+    """
     tasks = {f"t{n}": (RIGHT, WRONG)[n % 2] for n in range(SLOTS // 2)}
     project = Project(tmp_path, tasks, max_concurrency=2)
     project.start("before", limit=1)
@@ -57,7 +59,7 @@ def test_runs_and_a_reader_do_not_hold_each_other_up(
 def test_a_ledger_that_goes_under_a_living_run(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog, is_restored: bool
 ) -> None:
-    """The run stops, removes nothing, and says how to get it back; it then goes on to its end."""
+    """The run stops, removes nothing, and says how to restore the ledger. Then it completes."""
     project = Project(tmp_path, dict.fromkeys("abcd", RIGHT), max_concurrency=2)
     ledger = project.lab / "ledger.sqlite"
     migrations.upgrade(ledger)
@@ -74,7 +76,7 @@ def test_a_ledger_that_goes_under_a_living_run(
 
     with pytest.raises(LedgerReplaced, match="was removed or replaced") as stopped:
         project.start("run", on_event=watch)
-    assert len(slots) == 2, "it went on in a file that nobody can open"
+    assert len(slots) == 2, "the run continued in a deleted file"
     assert "`labledger resume run` then continues" in (stopped.value.hint or "")
     (saved,) = project.lab.glob("ledger.sqlite.replaced-*Z")
     for file in project.lab.glob("ledger.sqlite-*"):

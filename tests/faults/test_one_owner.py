@@ -1,4 +1,7 @@
-"""One coordinator owns a run: others are refused or take it over, and who lost it does no harm."""
+"""One coordinator owns a run.
+
+Others are refused or take it over, and the old owner does no harm.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +41,13 @@ BRIEFEST = ("--lease-ttl", "1")
 
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
-    """Eight slots that hold, two of which run at once while two more are prepared."""
+    """A project with eight slots that hold. Two run at once while two more are prepared."""
     return Project(tmp_path, dict.fromkeys("abcd", HOLDS), max_concurrency=2)
 
 
 @contextmanager
 def owner_of(project: Project, *words: object) -> Iterator[Coordinator]:
-    """A coordinator that owns the run, with two agents that hold."""
+    """Provide a coordinator that owns the run, with two agents that hold."""
     with closing(project.run("one", *HOLDING, *words)) as coordinator:
         coordinator.until("slot_dispatched", times=4)
         project.await_agents("one", 2)
@@ -69,7 +72,7 @@ def let_go(project: Project) -> None:
 
 
 def check_lost(coordinator: Coordinator, winner: int | None = None) -> None:
-    """It has ended as documented: one clear message, no summary of its own, no traceback."""
+    """Fail unless the coordinator ended with one clear message, no summary and no traceback."""
     assert coordinator.finish() == 3, coordinator.stderr
     assert "run one no longer belongs to this process" in coordinator.stderr
     assert "labledger status one" in coordinator.stderr
@@ -82,7 +85,7 @@ def check_lost(coordinator: Coordinator, winner: int | None = None) -> None:
 def test_a_second_coordinator_is_refused_with_who_holds_the_run(
     project: Project, first: Coordinator
 ) -> None:
-    """Host, process and since when are in the message, and what waits for the run; nothing else
+    """The message names host, process, time and what the run waits for, and nothing else
     happens."""
     before = stand(project)
     assert before.lease is not None
@@ -99,7 +102,7 @@ def test_a_second_coordinator_is_refused_with_who_holds_the_run(
 def test_a_run_is_taken_from_a_coordinator_that_lives(
     project: Project, engine_log: EngineLog
 ) -> None:
-    """The holder is warned and loses the run at its lease's end; the new owner adopts its
+    """The holder is warned and loses the run when its lease ends, and the new owner adopts its
     trials."""
     with (
         owner_of(project, *BRIEF) as first,
@@ -135,7 +138,7 @@ def test_the_run_of_a_coordinator_that_dies_is_taken_at_once(
 
 
 def test_of_two_that_want_a_run_one_gets_it(project: Project, first: Coordinator) -> None:
-    """The second takeover request is refused with the owner of the first, who gets the run."""
+    """The second takeover request is refused with the owner of the first, which gets the run."""
     with closing(project.resume("one", *PASSING, "--take-over")) as asker:
         asker.until("waiting_for_lease")
         other = project.command("resume", "one", "--take-over")
@@ -151,16 +154,18 @@ def test_of_two_that_want_a_run_one_gets_it(project: Project, first: Coordinator
 def test_who_stops_waiting_wants_the_run_no_longer(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """Ctrl-C withdraws the claim and leaves with 130; a killed asker's claim is void. The holder's
-    lease is made longer again, and it finishes its run."""
+    """Ctrl-C withdraws a takeover request and exits with 130. A killed request is void.
+
+    The holder's lease is extended again, and the holder finishes its run.
+    """
     project = Project(tmp_path, {"a": HOLDS})
     with closing(project.run("one", *HOLDING, "--lease-ttl", "15")) as first:
         first.until("slot_dispatched", times=2)
         with closing(project.resume("one", *PASSING, "--take-over")) as asker:
             asker.until("waiting_for_lease")
             assert stand(project).takeover_request is not None
-            told = project.output("status", "one")
-            assert f"takeover requested by process {asker.pid} on" in told
+            status = project.output("status", "one")
+            assert f"takeover requested by process {asker.pid} on" in status
             asker.signal(signal.SIGINT)
             assert asker.finish() == 130
             assert f"it stays with process {first.pid}" in asker.stderr
@@ -200,7 +205,7 @@ def is_suspended(coordinator: Coordinator) -> bool:
 
 
 def holds_the_ledger(project: Project) -> bool:
-    """True where a transaction is open, which its process must end before anybody else writes."""
+    """Return True if a transaction is open, so that no other process can write."""
     ledger = project.lab / "ledger.sqlite"
     with closing(DRIVER.connect(str(ledger), timeout=0.1, isolation_level=None)) as raw:
         try:
@@ -211,13 +216,13 @@ def holds_the_ledger(project: Project) -> bool:
 
 
 def await_loss(project: Project, coordinator: Coordinator) -> None:
-    """Return when a coordinator is suspended, outside any transaction, and its lease is over."""
+    """Return when a coordinator is suspended outside any transaction and its lease has expired."""
 
     def is_suspended_without_the_ledger() -> bool:
         wait_until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
         if not holds_the_ledger(project):
             return True
-        # One thread reached the point while another one was writing: a moment longer.
+        # One thread reached the point while another one was writing: wait a moment longer.
         coordinator.signal(signal.SIGCONT)
         coordinator.signal(signal.SIGSTOP)
         return False
@@ -227,7 +232,7 @@ def await_loss(project: Project, coordinator: Coordinator) -> None:
 
 
 def left(project: Project) -> dict[str, tuple[int, bytes]]:
-    """Every file of the run folder: which file it is, and what is in it."""
+    """Return every file of the run folder with its inode and its content."""
     folder = project.lab / "runs" / "one"
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {
@@ -247,8 +252,10 @@ def test_a_suspended_coordinator_loses_without_harm(
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A coordinator suspended past its lease's end changes no row or file and removes no
-    container when it is continued, and names the new owner."""
+    """A coordinator suspended past its lease's end does no harm when it is continued.
+
+    It changes no row or file, removes no container, and names the new owner.
+    """
     project = Project(tmp_path, {"a": RIGHT, "b": WRONG}, max_concurrency=2)
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, f"stop@{point}")
@@ -271,7 +278,8 @@ def test_a_suspended_coordinator_loses_without_harm(
 def test_a_suspended_coordinator_leaves_a_trial_that_runs_alone(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog, monkeypatch: Any
 ) -> None:
-    """A suspended coordinator that is continued leaves alone the trial that the new owner runs."""
+    """A coordinator that continues after it lost the run leaves alone the trials of the new
+    owner."""
     project = Project(tmp_path, {"a": RIGHT, "b": HOLDS_CAREFUL}, max_concurrency=1)
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, "stop@after_create:2")

@@ -1,25 +1,23 @@
 """Engines that tests and scripts start leave the machine's own engine alone.
 
-What is tested runs in a stand-in for the machine: namespaces with a bridge `docker0`, as another
-engine has it. Nothing else changes anything there, and no fault reaches the machine itself.
+The tests run in a stand-in for the machine: namespaces with a bridge `docker0`, like another
+engine's. Nothing else changes there, and no fault reaches the machine itself.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_cgroups import CGROUP_PREFIX, CGROUPS, remove_left_cgroups
-from own_engine import IN_NAMESPACES, own_engine
+from engine_cgroups import CGROUP_PREFIX, remove_left_cgroups
+from machine_stand_in import cgroups, in_stand_in, machine_state, other_processes
+from own_engine import own_engine
 from sample_trials import BUSYBOX
 from tiers import thorough
 
@@ -27,66 +25,7 @@ pytestmark = [pytest.mark.docker, thorough, pytest.mark.usefixtures("as_root")]
 
 FAULTS = Path(__file__).parent
 ENGINE_SCRIPT = FAULTS.parent.parent / "scripts" / "engine"
-BRIDGE = """
-set -e
-echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
-ip link set lo up
-ip link add docker0 type bridge
-ip address add 192.0.2.1/24 dev docker0
-ip link set docker0 up
-iptables -N DOCKER
-iptables -A FORWARD -o docker0 -j DOCKER
-iptables -t nat -A POSTROUTING -s 192.0.2.0/24 ! -o docker0 -j MASQUERADE
-"""
-OF_CONTAINERS = " (/var/lib|/run)/docker/"
 HOLDS = ("run", "--detach", "--stop-signal", "KILL", "--network", "none", BUSYBOX, "sleep", "60")
-
-
-def in_stand_in(function: Callable[..., Any], *words: object, module: str = __name__) -> Any:
-    """Call a function of a module of tests in a stand-in for the machine; return its result."""
-    code = (
-        f"import json, sys; import {module} as it; "
-        f"print(json.dumps(it.{function.__name__}(*sys.argv[1:])))"
-    )
-    places = os.pathsep.join([str(FAULTS), str(FAULTS.parent)])
-    command = [*IN_NAMESPACES, "sh", "-c", f'{{ {BRIDGE} }} >&2; exec "$@"', "sh"]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", code, *map(str, words)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": places},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def machine_state() -> dict[str, list[str]]:
-    """Return links, addresses, routes, firewall rules, mounts and what lies in /run.
-
-    Mounts of the machine's containers are left out: the kernel takes one out of every namespace
-    as soon as its container is removed.
-    """
-    commands = {
-        "links": "ip -o link",
-        "addresses": "ip -o address",
-        "routes": "ip route show table all",
-        "rules": "for table in filter nat mangle raw; do iptables -t $table -S; done",
-        "mounts": f"cut -d' ' -f4- /proc/self/mountinfo | grep -Ev '{OF_CONTAINERS}'",
-        "run": "ls -A /run",
-    }
-    return {
-        name: subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        for name, command in commands.items()
-    }
-
-
-def cgroups(wanted: Callable[[str], bool]) -> list[str]:
-    """Return the names of those control groups, in any hierarchy."""
-    there = {name for _, folders, _ in os.walk(CGROUPS) for name in folders}
-    return sorted(filter(wanted, there))
 
 
 def use_own_engine(folder: str) -> dict[str, Any]:
@@ -111,7 +50,7 @@ def use_own_engine(folder: str) -> dict[str, Any]:
 def test_an_engine_of_a_test_changes_nothing_of_the_machine(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """Started, used, restarted and ended, it leaves network, mounts and groups as they were."""
+    """Starting, using, restarting and ending it leaves network, mounts and groups as they were."""
     seen = in_stand_in(use_own_engine, tmp_path)
     assert any("docker0" in link for link in seen["before"]["links"])
     assert any("docker0" in rule for rule in seen["before"]["rules"])
@@ -121,21 +60,10 @@ def test_an_engine_of_a_test_changes_nothing_of_the_machine(
 
 
 def hold_a_container(folder: str) -> None:
-    """Leave an engine with a running container as a killed test does."""
+    """Leave an engine with a running container like a killed test."""
     with own_engine(Path(folder)) as engine:
         engine.docker(*HOLDS)
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def other_processes() -> list[str]:
-    """Return the commands of all live processes but the first."""
-    commands = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        if path.parent.name == "1":
-            continue
-        with suppress(FileNotFoundError, ProcessLookupError):  # It has ended meanwhile.
-            commands.append(path.read_text().replace("\0", " ").strip())
-    return sorted(filter(None, commands))
 
 
 def outlive_a_killed_test(folder: str) -> list[str]:
@@ -150,12 +78,12 @@ def outlive_a_killed_test(folder: str) -> list[str]:
 
 
 def test_an_engine_of_a_killed_test_ends_with_it(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Neither `dockerd` nor a container outlives a test that was killed; the next tidies up."""
+    """Neither `dockerd` nor a container outlives a killed test, and the next test tidies up."""
     assert in_stand_in(outlive_a_killed_test, tmp_path) == []
 
 
 def start_engine(folder: str, had_bridge: str) -> dict[str, Any]:
-    """Run `scripts/engine` where `dockerd` cannot make a bridge, for want of iptables."""
+    """Run `scripts/engine` where `dockerd` cannot make a bridge because there is no iptables."""
     for place in ("/run", "/var/lib/docker"):
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
     tools = Path(folder) / "bin"
@@ -175,7 +103,8 @@ def start_engine(folder: str, had_bridge: str) -> dict[str, Any]:
 
 
 def test_the_engine_script_keeps_a_bridge_that_was_there(tmp_path: Path) -> None:
-    """Where `dockerd` does not start and a bridge is there, the script refuses to go without."""
+    """If `dockerd` does not start and a bridge exists, the script refuses to start one without
+    it."""
     seen = in_stand_in(start_engine, tmp_path, "bridge")
     assert seen["status"] == 1
     assert seen["has_bridge"]
@@ -184,7 +113,7 @@ def test_the_engine_script_keeps_a_bridge_that_was_there(tmp_path: Path) -> None
 
 
 def test_the_engine_script_does_without_a_bridge_where_none_was(tmp_path: Path) -> None:
-    """Where a bridge cannot be made, the engine is started without one."""
+    """If a bridge cannot be made, the engine starts without one."""
     seen = in_stand_in(start_engine, tmp_path, "")
     assert seen["status"] == 0, seen["stderr"]
     assert "--bridge=none" in seen["stdout"]

@@ -1,4 +1,4 @@
-"""The power goes: what was not synced is lost, torn or zero, and no result is lost with it."""
+"""After a power cut, unsynced data is lost, torn or zero, but no result is lost."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ pytestmark = pytest.mark.docker
 
 RUN = "power"
 LOUD = "echo $AGENTLAB_TASK_ID $mode; head -c 100000 /dev/zero | tr '\\0' x; "
-"""Prints more than the ledger keeps in itself: an artifact in a file."""
+"""Print more than the ledger stores in itself, so that the output is an artifact in a file."""
 TASKS = {"a": "sleep 1; " + LOUD + HOLDS, "b": LOUD + RIGHT}
 SLOTS = 2 * len(TASKS)
 STAGED = 2
-"""A slot that can end before its turn: those of task `a` are slow, and may hold."""
+"""A slot that can end early: the slots of task `a` are slow, and may hold."""
 WAL_HEADER, FRAME_HEADER = 32, 24
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A run that nothing happened to, with all that it did to keep its results."""
+    """An undisturbed run, with a journal of its steps to make results durable."""
 
     project: Project
     rows: dict[str, list[Any]]
@@ -59,7 +59,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str])
 
 
 class Disk:
-    """What of a coordinator's files would be there after a power cut, by its journal."""
+    """The files of a coordinator that survive a power cut, according to its journal."""
 
     def __init__(self) -> None:
         self.synced: set[int] = set()
@@ -77,7 +77,7 @@ class Disk:
         self.waiting[str(Path(path).parent)].add(Path(path).name)
 
     def lacks(self, path: Path) -> Path | None:
-        """What of a file, or of the folders above it, would be gone."""
+        """Return what a power cut would take of a file or of the folders above it."""
         if self.inodes.get(str(path)) not in self.synced:
             return path
         for name in (path, *path.parents):
@@ -87,7 +87,7 @@ class Disk:
 
 
 def test_artifacts_are_durable_before_the_ledger_names_them(watched: Watched) -> None:
-    """File, its name, the folders' names: each is synced before the transaction commits."""
+    """A file, its name and the names of its folders are synced before the transaction commits."""
     disk = Disk()
     store = watched.project.lab / "artifacts" / "sha256"
     named: set[str] = set()
@@ -102,7 +102,7 @@ def test_artifacts_are_durable_before_the_ledger_names_them(watched: Watched) ->
 
 
 def test_files_of_the_phases_are_durable_before_their_folder_is(watched: Watched) -> None:
-    """`deps`, which a later coordinator takes as it finds it, cannot hold half a file."""
+    """The folder `deps` never holds half a file, because later coordinators trust it."""
     deps = watched.project.lab / "runs" / RUN / "deps"
     disk = Disk()
     for kind, *about in watched.journal:
@@ -119,9 +119,9 @@ def test_files_of_the_phases_are_durable_before_their_folder_is(watched: Watched
 
 
 def test_the_trial_script_is_durable_before_it_has_its_name(watched: Watched) -> None:
-    """Every later trial of the run, and every later coordinator, takes it as it finds it.
+    """The script is durable before it has its name, because every later trial trusts it.
 
-    Two trials that begin at the same time may each put it in its place.
+    Two trials that begin at the same time may both put it in its place.
     """
     [script] = (watched.project.lab / "runs" / RUN / "deps").glob("trial-*.sh")
     disk = Disk()
@@ -136,14 +136,14 @@ def test_the_trial_script_is_durable_before_it_has_its_name(watched: Watched) ->
 
 
 def test_a_start_is_durable_before_it_happens(watched: Watched) -> None:
-    """That a trial may have begun is synced for each: its agent must not begin again."""
+    """The start of each trial is synced before it happens, so that no agent begins twice."""
     traces = str(watched.project.lab / "runs" / RUN / "traces")
     synced = [about for kind, *about in watched.journal if (kind, about[0]) == ("fsync", traces)]
     assert len(synced) >= SLOTS
 
 
 def test_mirrors_are_durable_before_the_run_is_complete(watched: Watched) -> None:
-    """Mirrors are synced before a run is complete, as nobody resumes a complete run."""
+    """Mirrors are synced before a run is complete, because a complete run is never resumed."""
     last_commit = max(n for n, (kind, *_) in enumerate(watched.journal) if kind == "commit")
     synced = {about[0] for kind, *about in watched.journal[:last_commit] if kind == "fsync"}
     folder = watched.project.lab / "runs" / RUN
@@ -152,13 +152,13 @@ def test_mirrors_are_durable_before_the_run_is_complete(watched: Watched) -> Non
 
 @dataclass(frozen=True)
 class Held:
-    """What a ledger holds of the run."""
+    """The rows of the run in a ledger."""
 
     committed: list[str]
     staged: frozenset[tuple[int, int]]
 
     def keeps(self, earlier: Held) -> bool:
-        """True when nothing that `earlier` holds is lost or changed."""
+        """Return True if no row of `earlier` is lost or changed."""
         still = self.committed[: len(earlier.committed)] == earlier.committed
         done = len(self.committed)
         return still and all(kept in self.staged or kept[0] < done for kept in earlier.staged)
@@ -168,14 +168,14 @@ def held(path: Path) -> Held:
     with LedgerReader.open(path) as reader:
         records = [repr(slot) for slot in reader.slot_records(RUN)]
         assert reader.run(RUN).next_schedule_idx == len(records)
-        staged = {(idx, found.attempt) for idx, found in reader.staged(RUN).items()}
+        staged = {(idx, rows.attempt) for idx, rows in reader.staged(RUN).items()}
     return Held(records, frozenset(staged))
 
 
 def torn(before: bytes, after: bytes) -> Iterator[bytes]:
-    """Every state of the log that a power cut can leave between two that were synced.
+    """Yield every state of the log that a power cut can leave between two syncs.
 
-    Cut at each frame and in the middle of each; with zeros, or a frame missing, in what follows.
+    The log ends at each frame or in the middle of one. The rest is zeros or lacks a frame.
     """
     frame = FRAME_HEADER + struct.unpack(">I", after[8:12])[0]
     for start in range(max(len(before), WAL_HEADER), len(after), frame):
@@ -188,7 +188,7 @@ def torn(before: bytes, after: bytes) -> Iterator[bytes]:
 
 @thorough
 def test_a_torn_log_loses_nothing_that_was_synced(watched: Watched, tmp_path: Path) -> None:
-    """At each step of a run, whatever of the next one's log is there, the ledger is whole."""
+    """At each step of a run, the ledger is whole with any part of the next step's log."""
     path = tmp_path / "ledger.sqlite"
     (tmp_path / "artifacts").symlink_to(watched.project.lab / "artifacts")
     states = 0
@@ -200,8 +200,8 @@ def test_a_torn_log_loses_nothing_that_was_synced(watched: Watched, tmp_path: Pa
         shutil.copyfile(one / "ledger.sqlite", path)
         earlier = after_a_cut(path, logs[0])
         later = after_a_cut(path, logs[1])
-        found = verify(path)
-        assert found.is_clean, found
+        held = verify(path)
+        assert held.is_clean, held
         assert later.keeps(earlier)
         for log in torn(*logs):
             states += 1
@@ -213,7 +213,7 @@ def test_a_torn_log_loses_nothing_that_was_synced(watched: Watched, tmp_path: Pa
 
 
 def after_a_cut(path: Path, log: bytes) -> Held:
-    """What a ledger with this log holds, of which nothing in memory is left."""
+    """Return the rows of a ledger with this log, opened without its earlier memory."""
     path.with_name(path.name + "-shm").unlink(missing_ok=True)
     path.with_name(path.name + "-wal").write_bytes(log)
     return held(path)
@@ -238,7 +238,7 @@ def test_power_lost_at(
     watched: Watched,
     engine_log: EngineLog,
 ) -> None:
-    """Resumed after a cut there, nothing is lost or run again, and the mirrors are whole."""
+    """A run resumed after the cut loses and repeats nothing, and its mirrors are whole."""
     project = Project(tmp_path, TASKS, max_concurrency=3)
     project.environment = {VARIABLE: f"{point}:{slot}"}
     with closing(project.run(RUN, *(HOLDING if "stage" in point else PASSING))) as coordinator:
@@ -248,7 +248,7 @@ def test_power_lost_at(
         project.open_gate(RUN, idx, attempt)
     cut_power(project)
     if point == "after_stage":
-        # What is staged needs nothing else any more.
+        # A staged result no longer needs its other files.
         ENGINE.remove(project.containers(RUN)[slot, 1])
         project.delete_trial_folder(RUN, slot)
     with closing(project.resume(RUN, *PASSING)) as coordinator:
@@ -260,7 +260,8 @@ def test_power_lost_at(
 
 
 def cut_power(project: Project) -> None:
-    """Take from a lab folder whatever no sync has made durable, each mirror in another way."""
+    """Remove everything from a lab folder that is not durable, and damage each mirror
+    differently."""
     ledger = project.lab / "ledger.sqlite"
     ledger.with_name("ledger.sqlite-shm").unlink()
     log = ledger.with_name("ledger.sqlite-wal")
@@ -289,7 +290,7 @@ def with_zeros_at_its_end(mirror: Path) -> None:
 
 
 def with_a_hole(mirror: Path) -> None:
-    """A block that was not written out before a later one."""
+    """A block is missing that was written out after a later one."""
     content = mirror.read_bytes()
     block = max(0, content.find(b"\n")) // 2
     mirror.write_bytes(bytes(block) + content[block:])
@@ -307,4 +308,4 @@ DAMAGE = (
     with_a_hole,
     emptied,
 )
-"""What happens to each mirror."""
+"""The damage to each mirror."""

@@ -1,4 +1,4 @@
-"""The pressure of trials, on a real kernel: what is recorded, and what no agent can say."""
+"""The pressure of trials on a real kernel is recorded, and no agent can forge it."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ SPINS = (
 
 
 def pressure(result: AttemptResult) -> JsonObject:
-    found: JsonObject = result.evidence[0].get("ext", {}).get("pressure", {})
-    return found
+    numbers: JsonObject = result.evidence[0].get("ext", {}).get("pressure", {})
+    return numbers
 
 
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]), ids=("busybox", "dash"))
 @pytest.mark.parametrize("way", tiered(WAYS, default=["after_agent"]))
 def test_every_trial_says_what_it_waited_for(trials: Trials, image: str, way: str) -> None:
-    """In each grading mode the counters of the kernel are recorded, and not those of the agent."""
+    """In each grading mode, the record has the kernel's counters and ignores the agent's."""
     spec = stage(trials, trials.spec(f"{FORGES}{SPINS}; true", image=image, **WAYS[way]))
     result = run_attempt(spec)
     assert result.status == "completed", brief(result)
-    found = pressure(result)
-    assert found["duration_s"] * 1000 <= result.duration_ms + 1000
-    assert found["cpu_used_s"] > 0
-    assert found["steal_s"] >= 0
-    assert found.get("cpu_some_s", 0) <= found["duration_s"] + 1
+    numbers = pressure(result)
+    assert numbers["duration_s"] * 1000 <= result.duration_ms + 1000
+    assert numbers["cpu_used_s"] > 0
+    assert numbers["steal_s"] >= 0
+    assert numbers.get("cpu_some_s", 0) <= numbers["duration_s"] + 1
 
 
 def test_a_trial_that_timed_out_says_it_too(trials: Trials) -> None:
-    """The throttling of an agent that ran into its limits is recorded."""
+    """The record of a timed-out trial has the throttling of its agent."""
     resources = {"cpus": 0.1, "memory_bytes": 64 << 20, "pids": 64}
     endless = phase("while :; do :; done", timeout_s=1)
     result = trials.run(endless, runtime={"resources": resources})
@@ -70,7 +70,7 @@ def test_a_trial_that_timed_out_says_it_too(trials: Trials) -> None:
     ("agent", "waits"), [("sleep 60", False), (f"while :; do {SPINS}; done", True)]
 )
 def test_what_an_agent_waited_for_is_its_own(trials: Trials, agent: str, waits: bool) -> None:
-    """A sleeping agent waits for no processor on a busy machine; eight busy processes do."""
+    """On a busy machine a sleeping agent waits for no processor, and eight busy processes do."""
     unlimited = {"resources": {"cpus": None, "memory_bytes": None, "pids": None}}
     settings = {"runtime": unlimited, **WAYS["after_agent"]}
     result = run_attempt(stage(trials, trials.spec(phase(agent, timeout_s=1.5), **settings)))
@@ -86,7 +86,7 @@ def test_what_an_agent_waited_for_is_its_own(trials: Trials, agent: str, waits: 
 def test_waiting_is_recorded_with_control_groups_of_version_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More processes than processors wait for one, which the container's own group says."""
+    """With more processes than processors, the container's own group reports the wait."""
     unlimited = {"resources": {"cpus": None, "memory_bytes": None, "pids": None}}
     with own_engine(tmp_path / "engine", has_cgroup_2=True) as engine:
         monkeypatch.setenv("DOCKER_HOST", engine.address)
@@ -97,7 +97,7 @@ def test_waiting_is_recorded_with_control_groups_of_version_2(
             forged = trials.run(f"{FORGES}true", runtime=unlimited)
     for result in (spun, forged):
         assert brief(result) == ("completed", None, 0), result.message
-        found = pressure(result)
-        assert {"cpu_some_s", "memory_some_s", "io_some_s", "cpu_used_s"} <= set(found)
-        assert found["cpu_some_s"] <= found["duration_s"] + 1
+        numbers = pressure(result)
+        assert {"cpu_some_s", "memory_some_s", "io_some_s", "cpu_used_s"} <= set(numbers)
+        assert numbers["cpu_some_s"] <= numbers["duration_s"] + 1
     assert pressure(spun)["cpu_some_s"] > 0

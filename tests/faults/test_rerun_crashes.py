@@ -1,4 +1,4 @@
-"""`kill -9` while a run grows by a rerun: there is no part or a whole one, and nothing is lost."""
+"""After `kill -9` during a rerun, the run has the whole part or none, and loses nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labledger.fault_points import VARIABLE
 pytestmark = pytest.mark.docker
 
 SPOILT = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'
-"""An agent whose answer cannot be graded unless the environment is as it should be."""
+"""An agent whose answer can be graded only if the environment variable is set."""
 TASKS = {"right": RIGHT, "spoilt": SPOILT}
 SLOTS = 4
 CELLS = """
@@ -27,7 +27,7 @@ FROM all_trials ORDER BY schedule_idx"""
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Path:
-    """The folder of a project with one complete run, two slots of which could not be graded."""
+    """Return the folder of a project with one complete run and two slots without a grade."""
     project = Project(tmp_path_factory.mktemp("first"), TASKS)
     project.start("grown", "broken")
     return project.folder
@@ -52,7 +52,7 @@ def cells(project: Project) -> list[tuple[Any, ...]]:
 def test_killed_in_a_rerun(
     fault: str, slots: int, first: Path, tmp_path: Path, engine_log: EngineLog
 ) -> None:
-    """What was committed counts until its replacement is, and the rerun ends as if unharmed."""
+    """A committed result counts until its replacement is committed, and the rerun completes."""
     shutil.copytree(first, tmp_path / "project")
     project = Project(tmp_path / "project", TASKS)
     give_id(project.lab / "ledger.sqlite")

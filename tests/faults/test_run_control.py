@@ -1,4 +1,4 @@
-"""What is asked of a run from another process: applied once, kept to, whoever dies meanwhile."""
+"""Requests from another process are applied to a run exactly once, even if processes die."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def outcomes(project: Project, run_id: str) -> list[tuple[Any, ...]]:
         return list(ledger.rows(sql, {"run": run_id})[1])
 
 
-def requests(project: Project, run_id: str) -> list[labledger.ControlRequest]:
+def requests(project: Project, run_id: str) -> list[labledger.results.ControlRequest]:
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         return ledger.control_requests(run_id)
 
 
 def open_gates(project: Project, run_id: str, slots: list[int]) -> None:
-    """Let the agents of these slots go on, each as soon as it runs."""
+    """Let the agents of these slots go on as soon as each runs."""
     held = set(slots)
 
     def all_opened() -> bool:
@@ -53,13 +53,14 @@ def open_gates(project: Project, run_id: str, slots: list[int]) -> None:
 
 
 def test_a_pause_stops_dispatch_and_nothing_else(project: Project, engine_log: EngineLog) -> None:
-    """Running trials end, others go on, and nothing of the paused variant starts until asked."""
+    """Running trials end, other variants go on, and the paused variant starts only when
+    unpaused."""
     with closing(project.run("paused", *HOLDING)) as coordinator:
         coordinator.until("run_started")
         running = project.await_agents("paused", 2)
         begun = [idx for idx in range(SLOTS) if idx in running or idx not in TREAT]
-        said = project.json("pause", "paused", "--variant", "treat", "--json")
-        assert said["request"]["applied_at"] is not None
+        answer = project.json("pause", "paused", "--variant", "treat", "--json")
+        assert answer["request"]["applied_at"] is not None
         assert project.json("pause", "paused", "--variant", "treat", "--json")["request"] is None
         assert coordinator.until("control_applied")["asked"] == "pause"
         open_gates(project, "paused", begun)
@@ -78,7 +79,7 @@ def test_a_pause_stops_dispatch_and_nothing_else(project: Project, engine_log: E
 def test_a_coordinator_that_dies_as_it_applies(
     point: str, project: Project, engine_log: EngineLog
 ) -> None:
-    """The next one goes on from what the rows add up to: each request is applied exactly once."""
+    """The next coordinator applies each pending request exactly once."""
     run_id = f"dies-{point.replace('_', '-')}"
     project.environment = {VARIABLE: point, "PYTHONPATH": ""}
     try:
@@ -99,21 +100,21 @@ def test_a_coordinator_that_dies_as_it_applies(
         applied = [event["request"] for event in resumed.of("control_applied")]
         assert resumed.of("run_started")[0]["max_concurrency"] == 1, "as `set` asked before"
     assert applied == ([2] if point == "after_apply" else [1, 2])
-    found = outcomes(project, run_id)
-    assert found[running[1]] == ("agent_error", "cancelled", 0)
-    status, reason, passed = found[5]
+    slots = outcomes(project, run_id)
+    assert slots[running[1]] == ("agent_error", "cancelled", 0)
+    status, reason, passed = slots[5]
     assert (status, passed) == ("cancelled", None)
     assert reason.startswith("cancelled by ")
-    others = [each for idx, each in enumerate(found) if idx not in (running[1], 5)]
+    others = [outcome for idx, outcome in enumerate(slots) if idx not in (running[1], 5)]
     assert others == [("completed", None, 1)] * (SLOTS - 2)
-    assert [each.number for each in requests(project, run_id) if not each.waits] == [1, 2]
+    assert [row.number for row in requests(project, run_id) if not row.waits] == [1, 2]
     started = engine_log.starts(project, run_id)
     assert started == {(idx, 1): 1 for idx in range(SLOTS) if idx != 5}
     project.check_whole(run_id)
 
 
 def test_what_waits_is_applied_by_the_next_owner(project: Project, engine_log: EngineLog) -> None:
-    """A run that nobody owns takes requests; a resume applies them before it starts anything."""
+    """A run without an owner accepts requests. A resume applies them before it starts anything."""
     with closing(project.run("waits", *HOLDING)) as coordinator:
         coordinator.until("run_started")
         running = project.await_agents("waits", 2)
@@ -130,21 +131,21 @@ def test_what_waits_is_applied_by_the_next_owner(project: Project, engine_log: E
         project.output("unpause", "waits", "--all")
         resumed.finish()
         assert resumed.events[-1]["complete"]
-    found = outcomes(project, "waits")
-    ran = [found[idx] for idx in TREAT if idx in running]
+    slots = outcomes(project, "waits")
+    ran = [slots[idx] for idx in TREAT if idx in running]
     assert ran == [("agent_error", "cancelled", 0)] * len(ran)
-    # One that was journaled before the kill may have begun, for all that the next owner knows.
-    never_ran = [found[idx] for idx in TREAT if idx not in running]
+    # A slot whose dispatch was recorded before the kill may have begun, as the next owner sees it.
+    never_ran = [slots[idx] for idx in TREAT if idx not in running]
     assert {status for status, *_ in never_ran} <= {"cancelled", "infra_error"}
     assert {passed for *_, passed in never_ran} == {None}
-    assert [found[idx] for idx in (0, 2, 4)] == [("completed", None, 1)] * 3
+    assert [slots[idx] for idx in (0, 2, 4)] == [("completed", None, 1)] * 3
     report = project.output("report", "waits", "--markdown")
     assert "too dear" in report
     project.check_whole("waits")
 
 
 def test_stop_from_another_terminal(project: Project) -> None:
-    """It is what Ctrl-C does, with who asked in the ledger; `--now` kills; the next run goes on."""
+    """`stop` acts like Ctrl-C and stores its author. `--now` kills, and the next run continues."""
     with closing(project.run("stopped", *HOLDING)) as coordinator:
         coordinator.until("run_started")
         project.await_agents("stopped", 2)
@@ -167,7 +168,7 @@ def test_stop_from_another_terminal(project: Project) -> None:
 
 
 def test_more_and_fewer_at_once(project: Project) -> None:
-    """The number of trials at once changes while they run, and none that runs is ended by it."""
+    """The number of trials at once changes during the run, and no running trial is ended by it."""
     with closing(project.run("wide", *HOLDING)) as coordinator:
         coordinator.until("run_started")
         project.await_agents("wide", 2)
@@ -193,7 +194,7 @@ def test_an_agent_that_had_ended_is_not_lost_when_its_slot_is_cancelled(
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its coordinator died before the grader's part: the trial ends, and what it cost counts."""
+    """If its coordinator dies before grading, the trial still ends, and its cost counts."""
     project = Project(tmp_path, dict.fromkeys("a", HOLDS))
     project.document["benchmark"]["grader"]["mode"] = "after_agent"
     project.save()
@@ -207,7 +208,7 @@ def test_an_agent_that_had_ended_is_not_lost_when_its_slot_is_cancelled(
     status, reason, passed = outcomes(project, "ended")[0]
     assert (status, reason) in {("completed", None), ("agent_error", "cancelled")}
     assert passed == int(status == "completed")
-    # Of a cancelled slot its variant has no score.
+    # The variant of a cancelled slot has no score.
     assert code == (Exit.COMPLETE if passed else Exit.INCOMPLETE)
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         assert ledger.query("all_trials")[0]["agent_duration_ms"] is not None

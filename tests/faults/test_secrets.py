@@ -1,4 +1,4 @@
-"""Values from outside reach the agent and stay nowhere."""
+"""Values from outside reach the agent and are stored nowhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ answer=${#A}-${#B}-${#C}-${#D}"""
 def test_precedence_and_redaction(
     tmp_path: Path, image_ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bindings win over --env, that over --env-file, that over the host; no value is kept."""
+    """Bindings win over --env, then --env-file, then the host. No value is kept."""
     project = Project(tmp_path / "project", {"a": TELLS})
     project.document["runtime"]["agent"]["env"] |= {name: f"${name}" for name in "ABCD"}
     del project.document["variant_plan"]
@@ -67,7 +67,7 @@ spread() {
   touch "$KEY" "$hex" 2>/dev/null || true
 }
 """
-"""Has a program write its key wherever it can, as it is and encoded."""
+"""Write a key to every place that a program can, plain and encoded."""
 THROWING_AGENT = f"""{SPREADS}
 spread agent
 printf '{{"outcome": "error", "answer": "%s", "error": {{"error_type": "%s", "message": "%s",
@@ -92,7 +92,7 @@ printf 'user:%s\n' "$LONG" | base64 >>text
 cat text; cat text >&2
 escaped=$(sed 's/$/\\n/' text | tr -d '\n')
 """
-"""Has a program write a key as it comes out of tools that wrap lines, and one of several lines."""
+"""Write a key like a tool that wraps lines, and write a key of several lines."""
 WRAPPING_AGENT = f"""{WRAPPING}
 printf '{{"type": "step", "text": "%s"}}\n' "$escaped" >>"$AGENTLAB_TRAJECTORY_PATH"
 printf '{{"outcome": "error", "answer": "%s"}}' "$escaped" >"$AGENTLAB_RESULT_PATH"
@@ -106,8 +106,10 @@ printf '{{"verdict": "pass", "primary_metric_name": "resolved", "primary_metric_
 
 
 def test_keys_over_several_lines(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Of a key that a tool wrapped, or that has lines itself, no line is kept: not in logs, not in
-    a patch, not in what is escaped."""
+    """No line of a key that a tool wrapped or that has several lines is stored.
+
+    This holds for logs, for a patch and for escaped text.
+    """
     project = Project(tmp_path / "project", {"a": "true"})
     del project.document["variant_plan"]
     project.write("agent.sh", WRAPPING_AGENT)
@@ -137,8 +139,10 @@ def test_keys_over_several_lines(tmp_path: Path, image_ids: dict[str, str]) -> N
 
 
 def test_a_key_thrown_everywhere(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A key that setup, agent and grader print, plain and encoded, is stored nowhere; its
-    removals are counted."""
+    """A key that setup, agent and grader print, plain and encoded, is stored nowhere.
+
+    The number of its removals is stored.
+    """
     project = Project(tmp_path / "project", {"a": "true"})
     project.write("agent.sh", THROWING_AGENT)
     project.write("grader.sh", THROWING_GRADER)
@@ -152,8 +156,8 @@ def test_a_key_thrown_everywhere(tmp_path: Path, image_ids: dict[str, str]) -> N
 
     with closing(project.run("thrown", "--env", f"KEY={key}")) as coordinator:
         assert coordinator.finish() == 3, "the treatment has no score at all"
-        told = [str(coordinator.events), coordinator.stderr]
-    told += [
+        printed = [str(coordinator.events), coordinator.stderr]
+    printed += [
         project.output(*words)
         for words in (
             *(("show", "thrown", idx, "--full") for idx in (0, 1)),
@@ -166,7 +170,7 @@ def test_a_key_thrown_everywhere(tmp_path: Path, image_ids: dict[str, str]) -> N
         "grade_error",
     ]
     kept = [path for path in project.lab.rglob("*") if path.is_file()]
-    contents = [path.read_bytes() for path in kept] + [text.encode() for text in told]
+    contents = [path.read_bytes() for path in kept] + [text.encode() for text in printed]
     names = "\n".join(map(str, project.lab.rglob("*"))).encode()
     forms = {key, quote(key, safe=""), key.encode().hex()}
     forms.add(b64encode(f"user:{key}".encode()).decode()[8:-4])

@@ -1,4 +1,4 @@
-"""A trial with a separate grader, whose two containers, folder or host are interfered with."""
+"""Interference with the two containers, the folder or the host of a separately graded trial."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEPARATE: dict[str, Any] = {
 
 
 def grader_of(spec: AttemptSpec) -> str:
-    return f"{spec.container_name}-grader"
+    return f"{spec.container.name}-grader"
 
 
 def again(spec: AttemptSpec) -> AttemptSpec:
@@ -42,7 +42,7 @@ def again(spec: AttemptSpec) -> AttemptSpec:
 
 
 def is_graded(trials: Trials, result: AttemptResult) -> None:
-    """The trial completed as without interference, and its agent ran once."""
+    """Fail unless the trial completed as if undisturbed, and its agent ran once."""
     assert brief(result) == ("completed", None, 0), result.message
     assert result.verdict == "pass"
     assert trials.content(result, "grader_stdout") == b"right\n"
@@ -51,33 +51,33 @@ def is_graded(trials: Trials, result: AttemptResult) -> None:
 
 @contextmanager
 def held_grader(trials: Trials) -> Iterator[tuple[AttemptSpec, Future[AttemptResult]]]:
-    """A trial whose grader runs and waits."""
+    """Return a trial whose grader runs and waits."""
     spec = trials.spec(AGENT, HOLDS, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "the grader to hold")
         yield spec, running
 
 
 def let_go(spec: AttemptSpec) -> None:
-    (spec.grader_folder / "out" / "go").touch()
+    (spec.container.grader_folder / "out" / "go").touch()
 
 
 def abandoned(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
-    """A trial that lost its coordinator while its grader ran and waited."""
+    """Return a trial that lost its coordinator while its grader ran and waited."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     limiter = StartLimiter(1)
     spec = trials.spec(AGENT, HOLDS, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, limiter)
-        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "the grader to hold")
         limiter.abandon()
         assert isinstance(running.exception(), WaitAbandoned)
     return spec
 
 
 def test_running_grader_is_waited_for(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later coordinator waits for the grader that runs, and starts no other one."""
+    """A later coordinator waits for the running grader, and starts no other one."""
     spec = abandoned(trials, monkeypatch)
     before = ENGINE.inspect(grader_of(spec))
     let_go(spec)
@@ -92,14 +92,14 @@ def test_running_grader_is_waited_for(trials: Trials, monkeypatch: pytest.Monkey
 def test_containers_removed_while_nobody_watched(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The agent is not needed any more, and the grader runs again on the same artifacts."""
+    """The agent is no longer needed, and the grader runs again on the same artifacts."""
     spec = abandoned(trials, monkeypatch)
-    names = {"agent": [spec.container_name], "grader": [grader_of(spec)]}
-    docker("rm", "--force", "--volumes", *names.get(what, [spec.container_name, grader_of(spec)]))
+    names = {"agent": [spec.container.name], "grader": [grader_of(spec)]}
+    docker("rm", "--force", "--volumes", *names.get(what, [spec.container.name, grader_of(spec)]))
     with ThreadPoolExecutor(1) as pool:
         resumed = pool.submit(run_attempt, again(spec))
         if what != "agent":
-            wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+            wait_until((spec.container.grader_folder / "out" / "holds").exists, "another grader")
             wait_until(lambda: ENGINE.inspect(grader_of(spec)) is not None, "its container")
         let_go(spec)
         result = resumed.result()
@@ -111,12 +111,12 @@ def test_containers_removed_while_nobody_watched(
 
 
 def test_grader_that_was_never_started(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One whose start was given up with its coordinator, as by Docker 26, did not run before."""
+    """A grader whose start was abandoned with its coordinator, as by Docker 26, did not run."""
     spec = trials.spec(AGENT, GRADER, **SEPARATE)
     start = container_start.start_container
 
     def start_agent_alone(context: TrialContext, container: str, created: float) -> None:
-        if (spec.grader_folder / "started").exists():
+        if (spec.container.grader_folder / "started").exists():
             raise WaitAbandoned
         start(context, container, created)
 
@@ -145,7 +145,7 @@ def test_grader_removed_under_a_live_coordinator(trials: Trials) -> None:
 
         wait_until(lambda: running.done() or is_replaced(), "a result, or another container")
         if not running.done():
-            wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+            wait_until((spec.container.grader_folder / "out" / "holds").exists, "another grader")
             let_go(spec)
         result = running.result()
     if result.status == "completed":
@@ -156,7 +156,7 @@ def test_grader_removed_under_a_live_coordinator(trials: Trials) -> None:
 
 
 def test_killed_grader(trials: Trials) -> None:
-    """`docker kill` of the grader's container is nobody's verdict."""
+    """`docker kill` of the grader's container leads to no verdict."""
     with held_grader(trials) as (spec, running):
         docker("kill", grader_of(spec))
         result = running.result()
@@ -166,24 +166,24 @@ def test_killed_grader(trials: Trials) -> None:
 
 
 def test_killed_agent(trials: Trials) -> None:
-    """`docker kill` of the agent's container takes no artifacts and starts no grader."""
+    """After `docker kill` of the agent's container, no artifacts are taken and no grader starts."""
     spec = trials.spec("touch /agentlab/out/holds; sleep 60", **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.folder / "out" / "holds").exists, "the agent to hold")
-        docker("kill", spec.container_name)
+        wait_until((spec.container.folder / "out" / "holds").exists, "the agent to hold")
+        docker("kill", spec.container.name)
         result = running.result()
     assert brief(result) == ("infra_error", "container_killed", 137)
-    assert trials.containers() == [spec.container_name]
+    assert trials.containers() == [spec.container.name]
 
 
 def test_paused_grader(trials: Trials) -> None:
-    """After a pause of its container, a grader that fails says nothing about the agent."""
+    """If its container was paused, a grader that fails says nothing about the agent."""
     failing = HOLDS.replace(GRADES, "exit 3")
     spec = trials.spec(AGENT, failing, **SEPARATE)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "the grader to hold")
         pause_container(grader_of(spec))
         docker("unpause", grader_of(spec))
         let_go(spec)
@@ -202,12 +202,12 @@ def test_disk_is_full_while_artifacts_are_taken(trials: Trials) -> None:
         broken.setattr("labledger.files.artifact_store.publish", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
-    assert not (spec.folder / "first_part.json").exists()
+    assert not (spec.container.folder / "first_part.json").exists()
     is_graded(trials, run_attempt(again(spec)))
 
 
 def test_engine_refuses_the_graders_container(trials: Trials) -> None:
-    """Where the grader's container cannot be made, nothing of the agent's work is lost."""
+    """If the grader's container cannot be made, nothing of the agent's work is lost."""
     spec = trials.spec(AGENT, GRADER, **SEPARATE)
     docker("create", "--name", grader_of(spec), "labledger/busybox:1", "true")
     try:
@@ -221,12 +221,12 @@ def test_engine_refuses_the_graders_container(trials: Trials) -> None:
 def test_folder_deleted_while_the_grader_waits(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its folder nothing is known of the trial: both containers go, and it runs again."""
+    """Without its folder, a trial is unknown. Both containers are removed, and it runs again."""
     spec = abandoned(trials, monkeypatch)
-    delete_folder(spec.folder)
+    delete_folder(spec.container.folder)
     with ThreadPoolExecutor(1) as pool:
         resumed = pool.submit(run_attempt, again(spec))
-        wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+        wait_until((spec.container.grader_folder / "out" / "holds").exists, "another grader")
         let_go(spec)
         result = resumed.result()
     is_graded(trials, result)

@@ -1,4 +1,4 @@
-"""Shards of an experiment on a real engine: killed, resumed, and taken as the run done at once."""
+"""Shards of an experiment on a real engine are killed, resumed, and combined into one run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def outcomes(project: Project, *run_ids: str) -> list[str]:
 @thorough
 @pytest.mark.usefixtures("image_ids")
 def test_killed_shards_give_the_run_done_at_once(tmp_path: Path) -> None:
-    """A shard that was killed resumes as that shard; both together are the whole experiment."""
+    """A killed shard resumes as this shard, and both shards together are the whole experiment."""
     project = Project(tmp_path, TASKS)
     words = ("run", project.experiment, *PASSING, "--shard")
     killed = project.command(

@@ -1,6 +1,6 @@
-"""What root in a container can change beyond it: the table in SECURITY.md, row by row.
+"""Root in a container changes nothing outside it but the rows of docs/explanation/containers.md.
 
-Each attempt is harmless where it succeeds: it sets a mode or a value that is set already.
+A successful attempt is harmless, because it sets a mode or a value that is already set.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RIGHTS: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("rights", RIGHTS)
 def test_no_file_of_the_kernel_can_get_another_mode(trials: Trials, rights: str) -> None:
-    """Root in a container changes neither mode nor owner of any file of the kernel's."""
+    """Root in a container changes neither mode nor owner of any file of the kernel."""
     result = trials.run(python(_SETS_MODES), image=PYTHON, runtime=RIGHTS[rights])
     assert brief(result) == ("completed", None, 0)
     tried, *changed = trials.content(result, "agent_stdout").decode().split("\n")
@@ -71,14 +71,14 @@ def test_no_file_of_the_kernel_can_get_another_mode(trials: Trials, rights: str)
 
 
 def test_a_mode_that_an_agent_sets_is_not_that_of_the_next_container(trials: Trials) -> None:
-    """The `chmod` of a root agent ends with its container, and nobody pays for trying."""
+    """The `chmod` of a root agent ends with its container, and has no effect on other trials."""
     nobodys = Path("/proc/execdomains")
     before = nobodys.stat()
     try:
         result = trials.run(f"chmod 0 {nobodys}; stat -c %a {nobodys}")
         assert brief(result) == ("completed", None, 0)
         assert trials.content(result, "agent_stdout") == b"444\n"
-        # The machine's own /proc may show a mode that it remembers; that of a container is new.
+        # The machine's own /proc may show a mode that it remembers. A container's /proc is new.
         later = trials.run(f"cat {nobodys}", runtime={"user": "1000"})
         assert brief(later) == ("completed", None, 0)
     finally:
@@ -139,22 +139,22 @@ print(json.dumps(told))
 
 
 def reached(trials: Trials, rights: str) -> JsonObject:
-    """What became of each attempt of an agent that is root to change something for others."""
+    """Return the result of each attempt by a root agent to change something for others."""
     result = trials.run(python(_REACHES_OUT), image=PYTHON, runtime=RIGHTS[rights])
     assert brief(result) == ("completed", None, 0), trials.content(result, "agent_stderr")
-    told: JsonObject = json.loads(trials.content(result, "agent_stdout"))
-    return told
+    results: JsonObject = json.loads(trials.content(result, "agent_stdout"))
+    return results
 
 
 @pytest.mark.parametrize("rights", RIGHTS)
 def test_what_is_not_namespaced_is_refused(trials: Trials, rights: str) -> None:
     """Clock, keyrings, mounts, devices, priorities, sysctls and cgroups stay as they are.
 
-    Docker's rights let an agent make the file of a device, and not open it.
+    Docker's rights let an agent make a device file, but not open it.
     """
-    told = reached(trials, rights)
-    namespaces, core, shm = (told.pop(name) for name in ("namespaces", "core", "shm"))
-    allowed = {what for what, became in told.items() if became == "done"}
+    results = reached(trials, rights)
+    namespaces, core, shm = (results.pop(name) for name in ("namespaces", "core", "shm"))
+    allowed = {what for what, became in results.items() if became == "done"}
     assert allowed == ({"mknod"} if rights == "docker" else set())
     for name, inode in namespaces.items():
         assert inode != str(Path(f"/proc/self/ns/{name}").readlink())
@@ -173,16 +173,17 @@ def test_what_is_not_namespaced_is_refused(trials: Trials, rights: str) -> None:
 def test_nobody_is_blamed_for_a_clock_that_cannot_be_read(
     trials: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, content: str | None
 ) -> None:
-    """Where somebody closed /proc/uptime, a trial is an error of its environment."""
+    """If /proc/uptime cannot be read, the trial is an infra_error and does not count against the
+    agent."""
     clock = tmp_path / "uptime"
     clock.write_text("1.00 1.00\n" if content is None else content)
     clock.chmod(0 if content is None else 0o444)
 
     def config(spec: Any, token: str | None) -> JsonObject:
-        found = container_config.container_config(spec, token)
+        container = container_config.container_config(spec, token)
         mount = {"Type": "bind", "Source": str(clock), "Target": "/proc/uptime", "ReadOnly": True}
-        found["HostConfig"]["Mounts"].append(mount)
-        return found
+        container["HostConfig"]["Mounts"].append(mount)
+        return container
 
     monkeypatch.setattr(container_start, "container_config", config)
     result = trials.run(image=image, runtime={"user": "1000"})

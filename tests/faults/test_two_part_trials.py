@@ -1,4 +1,4 @@
-"""A trial whose grader comes when the agent has ended: two starts of one container."""
+"""One container is started twice: for its agent, and then for its grader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.docker
 
 
 def test_two_parts_are_one_trial(trials: Trials) -> None:
-    """Phases, statuses and durations of both starts are one trial's; the workspace is the same."""
+    """Phases, statuses and durations of both starts belong to one trial with one workspace."""
     metrics = tuple(
         {"id": name, "from": "runner", "field": name, "pointer": None, "event": None}
         | {"aggregate": None}
@@ -49,17 +49,17 @@ def test_two_parts_are_one_trial(trials: Trials) -> None:
 
 
 def test_agent_that_is_not_graded(trials: Trials) -> None:
-    """Where the policy grades no failures, a failed agent's container is not started again."""
+    """If the policy grades no failures, a failed agent's container is not started again."""
     benchmark: JsonObject = {"policy": {"grade_failed_agents": False}}
     spec = trials.spec("exit 4", benchmark=benchmark, **AFTER)
     result = run_attempt(spec)
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 30)
     assert isolation(result)["checked"] == "before_grading"
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []
 
 
 def test_nothing_outlives_the_agent(trials: Trials) -> None:
-    """No process that a root agent left is there when the grader's files are."""
+    """No process of a root agent exists when the grader's files arrive."""
     daemon = (
         'nohup sh -c \'trap "" TERM; while :; do cat /agentlab/sealed/in/grader.sh; '
         "sleep 0.02; done' >/tmp/seen 2>/dev/null & touch /tmp/here"
@@ -81,7 +81,7 @@ def test_nothing_outlives_the_agent(trials: Trials) -> None:
     ids=("no shell", "no file", "no interpreter"),
 )
 def test_container_that_cannot_be_started_again(trials: Trials, ruin: str) -> None:
-    """An agent that fails and ruins its image has not passed, and the evidence says what it did."""
+    """An agent that fails and ruins its image does not pass, and the evidence says why."""
     result = trials.run(f"trap : EXIT; {ruin}; chmod 755 /bin/sh; exit 3", **AFTER)
     assert brief(result)[:2] == ("grade_error", "grader_exit_nonzero")
     assert result.message is not None
@@ -93,10 +93,10 @@ def test_container_that_cannot_be_started_again(trials: Trials, ruin: str) -> No
 
 
 def test_memory_limit_in_the_first_part(trials: Trials) -> None:
-    """That the agent hit the memory limit is known after the second start too."""
+    """After the second start, the result still says that the agent hit the memory limit."""
     runtime = {"resources": {"cpus": 1, "memory_bytes": 32 << 20, "pids": 64}}
     eats = "head -c 100000000 /dev/zero | tail -c 99999999 >/dev/null"
-    # The engine learns of it by an event, which may come after the end.
+    # The engine reports it by an event, which may come after the end.
     result = trials.run(f"{eats} || sleep 1; exit 1", runtime=runtime, **AFTER)
     assert result.status == "agent_error"
     assert result.message is not None
@@ -105,20 +105,20 @@ def test_memory_limit_in_the_first_part(trials: Trials) -> None:
 
 
 def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that cannot put the files in place keeps the trial; later it is graded, not rerun."""
+    """If the host cannot put the files in place, the trial is kept and is graded later."""
     spec = stage(trials, trials.spec("echo started >>starts", f"{READS}\n", **AFTER))
     with monkeypatch.context() as broken:
         broken.setattr("shutil.copytree", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert (state.status, state.exit_status) == ("exited", 50)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "workspace_patch").count(b"\n+started\n") == 1
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def full_disk(*_: object, **__: object) -> None:
@@ -134,11 +134,11 @@ HOLD = "touch holds; while [ ! -e go ]; do sleep 0.02; done"
 def test_running_part_is_waited_for(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, agent: str, grader: str
 ) -> None:
-    """A trial that lost its coordinator in either part is gone on with from there."""
+    """A trial that lost its coordinator in either part continues from there."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **AFTER)
-    workspace = spec.folder / "workspace"
+    workspace = spec.container.folder / "workspace"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate)
         wait_until((workspace / "holds").exists)
@@ -156,7 +156,7 @@ def test_running_part_is_waited_for(
 
 
 def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
-    """Where the run is stopping, an outstanding grading is not begun, and nothing is lost."""
+    """If the run is stopping, a pending grading does not begin, and nothing is lost."""
     spec = trials.spec("echo ran >>runs", **AFTER)
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr("shutil.copytree", full_disk)
@@ -176,14 +176,16 @@ def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
 
 @pytest.fixture
 def doctored(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Has trials end with a status before the agent's phase: as if an agent had traced PID 1."""
+    """Make trials end with a status before the agent's phase, as if an agent had traced PID 1."""
 
     def ends_with(status: int) -> None:
         script = resources.trial_script().read_text("utf-8")
-        own = script.replace("    run_phase agent", f'sh "$IN/agent.sh"; exit {status}')
-        assert own != script
+        script_with_exit = script.replace(
+            "    run_phase agent", f'sh "$IN/agent.sh"; exit {status}'
+        )
+        assert script_with_exit != script
         path = trials.root / "trial.sh"
-        path.write_text(own, "utf-8")
+        path.write_text(script_with_exit, "utf-8")
         monkeypatch.setattr(resources, "trial_script", lambda: path)
 
     return ends_with
@@ -191,17 +193,17 @@ def doctored(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> Callable[[int],
 
 @pytest.mark.parametrize("status", tiered([0, 10, 40, 50], default=[0]))
 def test_forged_end(trials: Trials, doctored: Callable[[int], None], status: int) -> None:
-    """A first part that claims to be graded, or has no note, is the agent's doing: no verdict."""
+    """A first part that claims to be graded or has no note counts as forged, without a verdict."""
     doctored(status)
     spec = trials.spec(GRADES, **AFTER)
     result = run_attempt(spec)
     assert brief(result) == ("agent_error", "status_forged", status)
     assert result.scores == result.predictions == ()
     assert result.phases == {}
-    assert list((spec.folder / "sealed").iterdir()) == []
+    assert list((spec.container.folder / "sealed").iterdir()) == []
 
 
 def test_claiming_a_second_part(trials: Trials, doctored: Callable[[int], None]) -> None:
-    """Where a grader is not sealed, there is no grading that could be outstanding."""
+    """If a grader is not sealed, an agent cannot claim that a grading is pending."""
     doctored(50)
     assert brief(trials.run("true")) == ("agent_error", "status_forged", 50)

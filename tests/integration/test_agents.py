@@ -1,8 +1,7 @@
-"""The real agents, unmodified and pinned, in containers that have nothing that they need.
+"""The real agents, unmodified and pinned, in images that lack everything they need.
 
-Each is told by a scripted provider to run a command that writes a file, gets the result, and ends.
-The images are Debian, one with musl as Alpine is, and one without a C library; none has Node, and
-two have no Python. Agents are installed from npm and PyPI into the user's cache once.
+A scripted provider makes each agent run a command that writes a file. The images are Debian, one
+with musl and one without a C library. None has Node, and two have no Python.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ PLACES = [
 
 
 def script_for(agent: str) -> dict[str, Any]:
-    """A script by which an agent writes `answer.txt`, by a command, and ends.
+    """A script by which an agent writes `answer.txt` with a command, and ends.
 
     aider runs no commands: it gets one answer, with an edit.
     """
@@ -87,7 +86,7 @@ def run(
 
 
 def claimed_tokens(profile: AgentProfile, done: AgentRun) -> Mapping[str, int | None]:
-    """What the agent's own log says that it used, cached tokens among those of prompts."""
+    """Return the tokens in the agent's own log. Prompt tokens include cached tokens."""
     [(log, name)] = profile.logs.items()
     path = done.logs / name
     if name == STDOUT:
@@ -112,19 +111,21 @@ def claimed_tokens(profile: AgentProfile, done: AgentRun) -> Mapping[str, int | 
 
 
 def require_scripted_calls(done: AgentRun, api: Api, count: int) -> None:
-    """Fail unless the provider was asked for the script's turns alone, as the gateway allows it.
+    """Fail unless the provider received exactly the script's turns in the allowed form.
 
-    Each request is for the model that was chosen, and offers no tool that the provider runs.
+    Each request names the chosen model, and offers no tool that the provider runs.
     """
-    assert [each["outcome"] for each in done.provider.requests] == ["answered"] * count, done.shown
+    assert [request["outcome"] for request in done.provider.requests] == ["answered"] * count, (
+        done.shown
+    )
     family = FAMILIES[api]
-    for each in done.provider.requests:
-        assert each["task"] == "task"
-        url = urlsplit(each["path"].removeprefix("/provider"))
+    for request in done.provider.requests:
+        assert request["task"] == "task"
+        url = urlsplit(request["path"].removeprefix("/provider"))
         endpoint = family.endpoint(url.path)
         assert endpoint is not None, url.path
         assert set(parse_qs(url.query)) <= family.query
-        asked = family.read_request(endpoint, json.loads(each["body"]), each["body_bytes"])
+        asked = family.read_request(endpoint, json.loads(request["body"]), request["body_bytes"])
         assert (asked.model, asked.features) == (MODEL, frozenset())
 
 
@@ -136,7 +137,7 @@ def require_scripted_calls(done: AgentRun, api: Api, count: int) -> None:
 def test_an_agent_solves_a_scripted_task_in_any_image(
     agent: str, image: str, tmp_path: Path
 ) -> None:
-    """An agent makes the scripted calls and no others, and its own log has their exact usage."""
+    """An agent makes exactly the scripted calls, and its own log has their exact usage."""
     profile, done = run(agent, image, tmp_path)
 
     assert (done.workspace / "answer.txt").read_text().strip() == "scripted"
@@ -166,7 +167,7 @@ def test_an_agent_speaks_each_api_of_its_profile(agent: str, api: Api, tmp_path:
 @tiers.thorough
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_runs_as_root(agent: str, tmp_path: Path) -> None:
-    """Agents that refuse to be root elsewhere work as root of a container."""
+    """Agents that refuse to run as root elsewhere run as root in a container."""
     _, done = run(agent, MUSL, tmp_path, user="0:0")
 
     assert (done.workspace / "answer.txt").read_text().strip() == "scripted"

@@ -43,7 +43,7 @@ def files() -> Iterator[ContainerFiles]:
 
 
 def test_changes_are_streamed(files: ContainerFiles) -> None:
-    """Every path that differs from the image is there with its kind, whatever its name."""
+    """Every path that differs from the image is listed with its kind, whatever its name."""
     changes = dict(files.changes())
     assert changes["/home/agent/new/{odd}"] == changes["/home/agent/new/inner/file"] == "added"
     assert changes["/etc/group"] == changes["/home/agent"] == "changed"
@@ -57,11 +57,12 @@ def test_changes_are_streamed(files: ContainerFiles) -> None:
 def as_podman(
     folder: Path, answers: dict[str, list[JsonObject]], environment: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
-    """Connect to an engine that answers as Podman: by `answers`, else as this machine's does."""
+    """Connect to an engine that answers as Podman: from `answers`, or else as this machine's
+    engine."""
     header = "Libpod-API-Version: 5.4.2"
-    said = {request: answer("200 OK", found, header) for request, found in answers.items()}
+    replies = {request: answer("200 OK", body, header) for request, body in answers.items()}
     with engine_proxy(folder / "engine.sock") as proxy, environment.context() as changed:
-        proxy.rule = said.get
+        proxy.rule = replies.get
         changed.setenv("DOCKER_HOST", proxy.address)
         with closing(Engine().connect()) as engine:
             yield engine
@@ -70,7 +71,7 @@ def as_podman(
 def test_podman_changes_a_folder_itself(
     files: ContainerFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Podman names /etc where it has made files of its own, which is no act of the container's."""
+    """Changes that Podman itself makes in /etc do not count as the container's."""
     changes: list[JsonObject] = [{"Path": path, "Kind": 0} for path in ("/etc", "/etc/group")]
     with as_podman(tmp_path, {"GET /containers/NAME/changes": changes}, monkeypatch) as engine:
         podmans = ContainerFiles(engine, files.container)
@@ -81,7 +82,7 @@ def test_podman_changes_a_folder_itself(
 def test_podmans_log_of_events_tells_of_a_pause(
     files: ContainerFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Podman's answer is read to its end; Docker's log says nothing of this container."""
+    """Podman's answer is read to its end, and Docker's log has no event of this container."""
     answers: dict[str, list[JsonObject]] = {"GET /_ping": [], "GET /events": [{"Action": "pause"}]}
     with as_podman(tmp_path, answers, monkeypatch) as engine:
         assert engine.was_paused(files.container)
@@ -89,7 +90,7 @@ def test_podmans_log_of_events_tells_of_a_pause(
 
 
 def test_tar_of_a_path(files: ContainerFiles) -> None:
-    """A folder comes as a tar with all that is below it; links are not followed."""
+    """A folder becomes a tar with everything below it, and links are not followed."""
     with files.tar_of("/home/agent/new") as stream:
         assert stream is not None
         with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -101,12 +102,12 @@ def test_tar_of_a_path(files: ContainerFiles) -> None:
     nobody = ContainerFiles(ENGINE, "labledger-test-nobody")
     with pytest.raises(NoSuchContainer), nobody.tar_of("/home"):
         pass
-    # An answer that was left open warns here, which is an error, and not in whichever test is next.
+    # An answer that is left open is an error here, and not in whichever test comes next.
     gc.collect()
 
 
 def test_files_are_put_into_a_container(files: ContainerFiles) -> None:
-    """A tar is unpacked at the root, with its owners, and replaces what has another kind."""
+    """A tar is unpacked at the root with its owners, and replaces files of another kind."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         info = tarfile.TarInfo("home/agent/new")
@@ -122,7 +123,7 @@ def test_files_are_put_into_a_container(files: ContainerFiles) -> None:
 
 
 def test_unreadable_tar_is_no_fault_of_the_engine(files: ContainerFiles) -> None:
-    """An error of what is to be put keeps its kind: the engine is not waited for because of it."""
+    """If the tar cannot be read, its error is raised, and the engine is not retried."""
 
     def unreadable() -> Iterator[bytes]:
         yield tarfile.TarInfo("x").tobuf()
@@ -134,7 +135,7 @@ def test_unreadable_tar_is_no_fault_of_the_engine(files: ContainerFiles) -> None
 
 
 def test_configuration_of_an_image() -> None:
-    """The WORKDIR of an image without one is the root; of no image, nothing is known."""
+    """Without a WORKDIR, an image's folder is the root. Without an image, nothing is known."""
     image = ENGINE.image_id(BUSYBOX)
     assert image is not None
     config = ENGINE.image_config(image)

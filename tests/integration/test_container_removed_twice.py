@@ -1,4 +1,4 @@
-"""Two coordinators that remove the same container at once."""
+"""Two coordinators remove the same container at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.docker
 
 
 def test_a_container_that_somebody_else_is_removing_is_gone(image_ids: dict[str, str]) -> None:
-    """The second remover of a container waits for the first; then the name is free."""
+    """The second remover of a container waits for the first. Then the name is free."""
     name = f"labledger-{uuid4().hex}"
     config = {
         "Image": image_ids[BUSYBOX],

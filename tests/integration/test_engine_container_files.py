@@ -1,4 +1,5 @@
-"""Whether an engine puts files into containers is tried before a run whose trials need it."""
+"""Before a run whose trials need it, a probe shows whether the engine puts files into
+containers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.docker
 
 
 class RefusingEngine(Engine):
-    """Lets nothing be put into containers, as a rootless Docker that may not mount their files."""
+    """An engine that puts nothing into containers, like a rootless Docker without mount rights."""
 
     def create(self, name: str, config: JsonObject) -> str:
         host_config = config["HostConfig"] | {"ReadonlyRootfs": True}
@@ -53,7 +54,7 @@ def refusing_engine() -> Iterator[RefusingEngine]:
 def test_files_that_arrive(
     probes: ImageProbes, image_ids: dict[str, str], tmp_path: Path, probe_name: str
 ) -> None:
-    """Where files can be put into containers nothing is said, and nothing is left."""
+    """If files can be put into containers, the check reports nothing and leaves nothing."""
     assert list(check_container_files(probes, image_ids[BUSYBOX], tmp_path)) == []
     assert list(tmp_path.iterdir()) == []
     assert ENGINE.inspect(probe_name) is None
@@ -66,7 +67,7 @@ def test_an_engine_that_refuses_files(
     tmp_path: Path,
     probe_name: str,
 ) -> None:
-    """What the engine says is in the message, with the folder; nothing is left."""
+    """The message has the engine's own words and the folder, and nothing is left."""
     probes = replace(probes, engine=refusing_engine)
     [refused] = check_container_files(probes, image_ids[BUSYBOX], tmp_path)
     assert (refused.ok, refused.warning, refused.exit_code) == (False, False, Exit.INVALID)
@@ -81,7 +82,7 @@ def test_an_engine_that_refuses_files(
 def test_a_run_that_needs_files_in_containers(
     mode: str, image_ids: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is refused before it exists, unless its trials need no files put there."""
+    """A run is refused before it exists, unless its trials need no files in containers."""
     monkeypatch.setattr(preflight, "Engine", RefusingEngine)
     project = Project(tmp_path, {"a": RIGHT})
     project.document["benchmark"]["grader"]["mode"] = mode

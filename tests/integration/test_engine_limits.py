@@ -1,4 +1,4 @@
-"""Whether limits are in force is read in a container: an engine that accepts one may ignore it."""
+"""A container checks which limits are in force, because an engine may ignore what it accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labledger.checks.check_results import CheckResult
 from labledger.checks.engine_checks import check_limits
 from labledger.checks.image_checks import ImageProbes
 from labledger.exit_codes import Exit
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import Resources
 from labledger.trial.life import container_config
 
 pytestmark = pytest.mark.docker
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.docker
 LIMITS = Resources(cpus=0.5, memory_bytes=64 << 20, pids=32)
 UNLIMITED = Resources(cpus=None, memory_bytes=None, pids=None)
 TWICE = Resources(cpus=1, memory_bytes=128 << 20, pids=64)
-"""As where systemd's own limit of processes stands in for one that the engine ignored."""
+"""These limits meet the case in which systemd's own limit replaces one that the engine ignored."""
 
 
 def check(image_id: str, resources: Resources = LIMITS) -> CheckResult:
@@ -40,8 +40,7 @@ def test_limits_that_are_in_force(image_ids: dict[str, str], image: str) -> None
 def test_an_engine_that_ignores_limits_is_refused(
     image_ids: dict[str, str], image: str, given: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container that was started with no limits, or others than it was to have, is found by what
-    it sees."""
+    """A container without limits or with other limits is found by a look from inside."""
     asked = container_config.confinement
     monkeypatch.setattr(container_config, "confinement", lambda _: asked(given))
     refused = check(image_ids[image])
@@ -55,8 +54,7 @@ def test_an_engine_that_ignores_limits_is_refused(
 
 
 def test_an_engine_that_refuses_limits(image_ids: dict[str, str]) -> None:
-    """What the engine says of limits that it cannot give is in the message, with other limits as a
-    way out."""
+    """If the engine refuses a limit, the message has its words and suggests other limits."""
     refused = check(image_ids[PYTHON], replace(LIMITS, cpus=10_000))
     assert not refused.ok
     assert "the engine refused a container with limits: could not create" in refused.detail
@@ -67,7 +65,7 @@ def test_an_engine_that_refuses_limits(image_ids: dict[str, str]) -> None:
 def test_limits_that_cannot_be_read_are_no_limits(
     image_ids: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a container says that is no name of a limit is shown, and refused."""
+    """Output that is not a limit's name is shown and refused."""
     monkeypatch.setattr(container_config, "_DEFINE_LOOK", "echo damaged; look() { :; }\n")
     refused = check(image_ids[PYTHON])
     assert not refused.ok

@@ -1,4 +1,4 @@
-"""Private networks: what an engine ignores or refuses is noticed, and packet sizes are kept."""
+"""Private networks: ignored and refused options are noticed, and packet sizes are kept."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("image_ids")]
 
 
 def test_an_engine_that_ignores_options_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Podman keeps no option of a bridge: its network is removed, and what it ignores is said."""
+    """If the engine ignores options, as Podman does, the network is removed and the options
+    named."""
     name, labels = f"labledger-test-{os.getpid()}", {"org.labledger.test": str(os.getpid())}
-    made = Networks(ENGINE).provide_internal(name, labels)
-    Networks(ENGINE).remove(made.network_id)
+    network = Networks(ENGINE).provide_internal(name, labels)
+    Networks(ENGINE).remove(network.network_id)
     with ENGINE.api("create networks") as client:
         create = client.create_network
         monkeypatch.setattr(
@@ -40,18 +41,18 @@ def test_packets_have_the_size_that_is_set_for_the_machine(monkeypatch: pytest.M
         inspect = client.inspect_network
 
         def inspected(network: str) -> dict[str, object]:
-            found: dict[str, object] = inspect(network)
-            return found | ({"Options": option} if network == "bridge" else {})
+            details: dict[str, object] = inspect(network)
+            return details | ({"Options": option} if network == "bridge" else {})
 
         monkeypatch.setattr(client, "inspect_network", inspected)
-        made = Networks(ENGINE).provide_outbound(name, labels)
+        created = Networks(ENGINE).provide_outbound(name, labels)
         try:
             again = Networks(ENGINE).provide_outbound(name, labels)
-            assert again == made, "it can be repeated"
-            found = inspect(made.network_id)
+            assert again == created, "it can be repeated"
+            details = inspect(created.network_id)
         finally:
-            Networks(ENGINE).remove(made.network_id)
-    assert (found["Options"], found["Internal"]) == (option, False)
+            Networks(ENGINE).remove(created.network_id)
+    assert (details["Options"], details["Internal"]) == (option, False)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_an_engine_that_makes_no_networks(
     runtime: dict[str, str], is_refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An experiment that needs a private network for each trial is refused before it runs."""
-    settings = Trials(tmp_path, {}).spec(runtime=runtime).settings
+    settings = Trials(tmp_path, {}).spec(runtime=runtime).container.settings
 
     def refuse(*_: object, **__: object) -> None:
         raise APIError("forbidden by its proxy")
@@ -75,6 +76,6 @@ def test_an_engine_that_makes_no_networks(
     with ENGINE.api("create networks") as client:
         monkeypatch.setattr(client, "create_network", refuse)
     probes = ImageProbes(ENGINE, ENGINE.info())
-    found = list(check_helpers(ENGINE, probes, None, [settings], pull=False))
-    assert [check.has_failed for check in found] == [True] * is_refused
-    assert all("forbidden by its proxy" in check.detail for check in found)
+    checks = list(check_helpers(ENGINE, probes, None, [settings], pull=False))
+    assert [check.has_failed for check in checks] == [True] * is_refused
+    assert all("forbidden by its proxy" in check.detail for check in checks)

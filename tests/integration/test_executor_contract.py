@@ -1,6 +1,6 @@
-"""What every executor must keep, over this machine's threads and over hosts of a Dask cluster.
+"""The contract of every executor, tested with local threads and with hosts of a Dask cluster.
 
-See `labledger.execution.executor`. Another executor joins by another function in `KINDS`.
+See `labledger.execution.executor`. Another executor joins with another function in `KINDS`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.docker]
 
 SLOTS = 2
 WAITS = "echo started >>starts; while [ ! -e /tmp/go ]; do sleep 0.05; done"
-"""An agent that ends when a file is in its container, and says how often it was started."""
+"""An agent that ends when a file is in its container, and records each of its starts."""
 
 Opening = Callable[[AttemptSpec, int], AbstractContextManager[TrialExecutor]]
 """Opens the executor of an attempt's run, for the coordinator with an epoch."""
@@ -46,8 +46,8 @@ Opening = Callable[[AttemptSpec, int], AbstractContextManager[TrialExecutor]]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    with dask_cluster(tmp_path_factory.mktemp("cluster"), "a", slots=SLOTS) as made:
-        yield made
+    with dask_cluster(tmp_path_factory.mktemp("cluster"), "a", slots=SLOTS) as cluster:
+        yield cluster
 
 
 @contextmanager
@@ -68,7 +68,9 @@ def opening(request: pytest.FixtureRequest) -> Opening:
     @contextmanager
     def on_cluster(spec: AttemptSpec, epoch: int) -> Iterator[TrialExecutor]:
         plan = spec.plan
-        setup = RunSetup(RunKey(plan.ledger_id, spec.run_id), epoch, {}, spec.settings.is_sealed)
+        setup = RunSetup(
+            RunKey(plan.ledger_id, spec.run_id), epoch, {}, spec.container.settings.is_sealed
+        )
         run = ClusterRun(setup, plan.store_root)
         executor = open_executor(cluster.on, run)
         yield executor
@@ -80,7 +82,7 @@ def opening(request: pytest.FixtureRequest) -> Opening:
 
 
 class Coordinators:
-    """One coordinator after another of the run of an attempt."""
+    """The successive coordinators of an attempt's run."""
 
     def __init__(self, opening: Opening, stack: ExitStack) -> None:
         self._opening = opening
@@ -88,7 +90,7 @@ class Coordinators:
         self._epoch = 0
 
     def next(self, spec: AttemptSpec) -> TrialExecutor:
-        """The executor of the next coordinator; the one before it just ends, as in a crash."""
+        """Return the next coordinator's executor. The previous one just stops, as in a crash."""
         self._stack.close()
         self._epoch += 1
         executor = self._stack.enter_context(self._opening(spec, self._epoch))
@@ -103,30 +105,30 @@ def coordinators(opening: Opening) -> Iterator[Coordinators]:
 
 
 def placed(executor: TrialExecutor, spec: AttemptSpec) -> AttemptSpec:
-    """The attempt with its host, as soon as one has room."""
-    found: list[AttemptSpec] = []
+    """Return the attempt with its host, as soon as a host has room."""
+    places: list[AttemptSpec] = []
 
     def place() -> bool:
-        found.extend(each for each in [executor.place(spec)] if each is not None)
-        return bool(found)
+        places.extend(place for place in [executor.place(spec)] if place is not None)
+        return bool(places)
 
     wait_until(place, "a host with room")
-    return found[0]
+    return places[0]
 
 
 def slot(spec: AttemptSpec, idx: int) -> AttemptSpec:
-    """An attempt at another slot of the same run."""
+    """Return an attempt at another slot of the same run."""
     return replace(spec, slot=Slot(idx, "base", "t/1", idx))
 
 
 def is_running(spec: AttemptSpec) -> bool:
-    words = ("ps", "--quiet", "--filter", f"name=^{spec.container_name}$")
+    words = ("ps", "--quiet", "--filter", f"name=^{spec.container.name}$")
     return bool(docker(*words))
 
 
 def let_go(spec: AttemptSpec) -> None:
     wait_until(lambda: is_running(spec), "its container")
-    touch(spec.container_name, "/tmp/go")
+    touch(spec.container.name, "/tmp/go")
 
 
 def records(spec: AttemptSpec, durable: set[int]) -> RunRecords:
@@ -143,7 +145,7 @@ def records(spec: AttemptSpec, durable: set[int]) -> RunRecords:
 def test_a_result_is_complete_and_stays_until_it_is_acknowledged(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """Artifacts are here when the future ends; the container goes with `remove`, not before."""
+    """Artifacts are here when the future ends. The container stays until `remove`."""
     spec = trials.spec("head -c 3000000 /dev/zero | tr '\\0' x; echo done >answer")
     executor = coordinators.next(spec)
     spec = placed(executor, spec)
@@ -157,7 +159,7 @@ def test_a_result_is_complete_and_stays_until_it_is_acknowledged(
     name, _, host_id = spec.host.partition("/")
     assert host == ({"name": name, "id": host_id} if spec.is_remote else None)
     assert executor.has_started(spec)
-    assert trials.containers() == [spec.container_name]
+    assert trials.containers() == [spec.container.name]
     executor.remove(spec, keep_folder=False).result(PATIENCE_S)
     wait_until(lambda: not trials.containers(), "the container to be removed")
 
@@ -165,7 +167,7 @@ def test_a_result_is_complete_and_stays_until_it_is_acknowledged(
 def test_what_runs_is_adopted_by_the_next_coordinator(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """The agent is started once, whoever asks for the attempt and how often."""
+    """The agent is started once, whichever coordinator submits the attempt and how often."""
     spec = trials.spec(WAITS)
     executor = coordinators.next(spec)
     spec = placed(executor, spec)
@@ -187,7 +189,7 @@ def test_what_runs_is_adopted_by_the_next_coordinator(
 def test_an_attempt_that_never_began_is_run_by_the_next_coordinator(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """A coordinator that died after its journal entry costs nothing, and is not noted."""
+    """A coordinator that died after its journal entry costs nothing, and leaves no note."""
     spec = trials.spec("echo started >>starts")
     spec = placed(coordinators.next(spec), spec)
     executor = coordinators.next(spec)
@@ -201,7 +203,7 @@ def test_an_attempt_that_never_began_is_run_by_the_next_coordinator(
 def test_no_more_run_at_once_than_there_are_slots(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """Further attempts may prepare; each starts when another has ended, and all end."""
+    """Further attempts may be prepared. Each starts when another has ended, and all end."""
     first = trials.spec(WAITS)
     executor = coordinators.next(first)
     assert (executor.width, executor.capacity > SLOTS) == (SLOTS, True)
@@ -223,7 +225,7 @@ def test_no_more_run_at_once_than_there_are_slots(
 def test_nothing_starts_while_the_lease_is_not_certain(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """After the time until which starts are allowed, an attempt waits; it starts when it may."""
+    """Without a certain lease an attempt waits. It starts when the lease is certain again."""
     spec = trials.spec(WAITS)
     executor = coordinators.next(spec)
     executor.allow_starts_until(time.time() - 1)
@@ -241,7 +243,7 @@ def test_nothing_starts_while_the_lease_is_not_certain(
 def test_a_run_that_stops_finishes_what_runs_and_starts_nothing(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """What has not begun raises `StartRefused`; what runs ends, and can be killed."""
+    """A waiting attempt raises `StartRefused`. A running one ends, and can be killed."""
     first = trials.spec(WAITS)
     executor = coordinators.next(first)
     specs = [placed(executor, slot(first, idx)) for idx in range(SLOTS + 1)]
@@ -256,7 +258,7 @@ def test_a_run_that_stops_finishes_what_runs_and_starts_nothing(
     let_go(specs[ends])
     assert futures[killed].result(PATIENCE_S).reason == Reason.CONTAINER_KILLED
     assert futures[ends].result(PATIENCE_S).status == SlotStatus.COMPLETED
-    executor.cancel(specs[killed], "somebody stopped the run").result(PATIENCE_S)
+    executor.cancel(specs[killed], "a person stopped the run").result(PATIENCE_S)
     executor.remove(specs[ends], keep_folder=False).result(PATIENCE_S)
     executor.shutdown()
     wait_until(lambda: not trials.containers(), "the containers to be removed")
@@ -265,7 +267,10 @@ def test_a_run_that_stops_finishes_what_runs_and_starts_nothing(
 def test_what_is_recalled_does_not_start_until_it_is_submitted_again(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """What runs is spared; what waits raises `StartRefused`, and starts once it is sent again."""
+    """A recall spares running attempts.
+
+    A waiting one raises `StartRefused` until it is sent again.
+    """
     first = trials.spec(WAITS)
     executor = coordinators.next(first)
     specs = [placed(executor, slot(first, idx)) for idx in range(SLOTS + 1)]
@@ -294,7 +299,7 @@ def test_what_is_recalled_does_not_start_until_it_is_submitted_again(
 def test_a_closed_host_takes_nothing_new_and_gives_what_has_started(
     coordinators: Coordinators, trials: Trials
 ) -> None:
-    """While it is closed, what an earlier coordinator started there is adopted and collected."""
+    """While a host is closed, trials that an earlier coordinator started there are collected."""
     spec = trials.spec(WAITS)
     executor = coordinators.next(spec)
     spec = placed(executor, spec)
@@ -326,22 +331,22 @@ def test_what_is_killed_before_it_starts_never_starts(
     let_go(other)
     assert of_other.result(PATIENCE_S).status == SlotStatus.COMPLETED
     assert not is_running(spec)
-    for each in (spec, other):
-        executor.remove(each, keep_folder=False).result(PATIENCE_S)
+    for attempt in (spec, other):
+        executor.remove(attempt, keep_folder=False).result(PATIENCE_S)
     wait_until(lambda: not trials.containers(), "the containers to be removed")
 
 
 def test_a_cleanup_removes_what_is_durable_and_nothing_else(
     coordinators: Coordinators, trials: Trials, tmp_path: Path
 ) -> None:
-    """Only the attempts with durable results go; the others can still be collected."""
+    """Only the attempts with durable results are removed. The others can still be collected."""
     first = trials.spec("echo started >>starts")
     executor = coordinators.next(first)
     specs = [placed(executor, slot(first, idx)) for idx in range(2)]
     results: list[Any] = [executor.submit(spec).result(PATIENCE_S) for spec in specs]
     executor = coordinators.next(first)
     assert executor.clean_up(records(first, {0})) == []
-    wait_until(lambda: trials.containers() == [specs[1].container_name], "the first to go")
+    wait_until(lambda: trials.containers() == [specs[1].container.name], "the first to go")
     again = placed(executor, replace(specs[1], container_may_exist=True))
     collected = executor.submit(again).result(PATIENCE_S)
     assert brief(collected) == brief(results[1])
@@ -355,7 +360,7 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(
 def test_large_files_of_a_cluster_go_through_its_object_store(
     cluster: DaskCluster, trials: Trials, tmp_path: Path
 ) -> None:
-    """Inputs and results are complete without a piece over Dask, and no object stays."""
+    """Inputs and results arrive whole, no piece goes over Dask, and no object stays."""
     spec = trials.spec("head -c 3000000 /dev/zero | tr '\\0' x")
     input_bytes = os.urandom(2 << 20)
     digest, bucket = trials.store.put_bytes(input_bytes), tmp_path / "bucket"
@@ -374,7 +379,7 @@ def test_large_files_of_a_cluster_go_through_its_object_store(
         result = executor.submit(spec).result(PATIENCE_S)
         assert len(trials.content(result, "agent_stdout")) >= 1 << 20
         assert ArtifactStore(cluster.host_folder(*cluster.names) / "store").path(digest).exists()
-        assert executor._exchanges._inputs.sent_bytes == {}
+        assert executor.exchanges.inputs.sent_bytes == {}
         objects = [path for path in bucket.rglob("*") if path.is_file()]
         assert objects == [bucket / spec.plan.ledger_id / spec.run_id / "1" / f"inputs-{digest}"]
         executor.remove(spec, keep_folder=False).result(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The files of an installed agent are frozen with the run: exchanged ones are never used."""
+"""A run freezes the files of an installed agent, and exchanged files are never used."""
 
 from __future__ import annotations
 
@@ -24,24 +24,27 @@ TASKS = 5
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    """An experiment whose agent is a script in a cache of the test's own."""
-    made = Project(tmp_path / "project", {}, max_concurrency=1)
-    made.environment |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TEST_PROVIDER_KEY": "k" * 20}
+    """An experiment whose agent is a script in the test's own cache."""
+    project = Project(tmp_path / "project", {}, max_concurrency=1)
+    project.environment |= {
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "TEST_PROVIDER_KEY": "k" * 20,
+    }
     rows = [{"id": f"t{n}", "task": {"prompt": "Do it."}} for n in range(TASKS)]
-    made.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    made.write("grader.sh", GRADER)
-    del made.document["metrics"], made.document["variant_plan"]
+    project.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    project.write("grader.sh", GRADER)
+    del project.document["metrics"], project.document["variant_plan"]
     upstream = {"upstream": "http://127.0.0.1:9", "key": {"env": "TEST_PROVIDER_KEY"}}
-    made.document["baseline"] = {"variant_id": "only"}
-    made.document["design"]["retry"] = {"max_attempts": 1}
-    made.document["runtime"] = {
+    project.document["baseline"] = {"variant_id": "only"}
+    project.document["design"]["retry"] = {"max_attempts": 1}
+    project.document["runtime"] = {
         "image": BUSYBOX,
         "agent": {"profile": "codex", "model": "openai/m", "timeout_s": 60},
         "models": {"providers": {"openai": upstream}},
     }
-    made.save()
-    yield made
-    GatewayClient(made.lab / "gateway").stop()
+    project.save()
+    yield project
+    GatewayClient(project.lab / "gateway").stop()
 
 
 def begun(project: Project, cache: Path) -> str:
@@ -55,9 +58,9 @@ def begun(project: Project, cache: Path) -> str:
 
 
 def test_an_exchanged_agent_is_never_used(project: Project, tmp_path: Path) -> None:
-    """The tree and its manifest are exchanged between stop and resume: both commands say so.
+    """If the tree and its manifest are exchanged between stop and resume, both commands refuse it.
 
-    With the first files back, the run goes on, and its evidence has one digest.
+    With the first files back, the run continues, and its evidence has one digest.
     """
     digest = begun(project, tmp_path / "cache")
     other = put_agent(tmp_path / "cache", launch=WRONG).tree_sha256
@@ -92,7 +95,7 @@ def test_an_exchanged_agent_is_never_used(project: Project, tmp_path: Path) -> N
 
 
 def test_an_agent_that_is_changed_in_place_is_not_used(project: Project, tmp_path: Path) -> None:
-    """A changed file, mode or link, and an added file, is found by verify, and by resume."""
+    """Verify and resume find a changed file, mode or link, and an added file."""
     begun(project, tmp_path / "cache")
     folder = put_agent(tmp_path / "cache").folder
     changes = {
@@ -110,7 +113,7 @@ def test_an_agent_that_is_changed_in_place_is_not_used(project: Project, tmp_pat
 
 
 def test_an_agent_that_is_touched_while_trials_run(project: Project, tmp_path: Path) -> None:
-    """Whatever a trial came to whose agent was exchanged and put back, it is not believed."""
+    """A trial whose agent was exchanged and put back is an error, whatever its result was."""
     waits = (
         "#!/bin/sh\nuntil [ -e /agentlab/out/gate ]; do sleep 0.05; done\nprintf right >answer\n"
     )
@@ -139,7 +142,8 @@ def test_an_agent_that_is_touched_while_trials_run(project: Project, tmp_path: P
 def test_a_run_that_froze_nothing_goes_on_with_what_its_trials_ran(
     project: Project, tmp_path: Path
 ) -> None:
-    """A run of an earlier version has no digest in its plan: the evidence of its trials has."""
+    """A run of an earlier version has no digest in its plan, so its trials' evidence provides
+    it."""
     digest = begun(project, tmp_path / "cache")
     thaw(project.lab / "ledger.sqlite", digest)
     put_agent(tmp_path / "cache", launch=WRONG)
@@ -152,7 +156,7 @@ def test_a_run_that_froze_nothing_goes_on_with_what_its_trials_ran(
 
 
 def thaw(path: Path, digest: str) -> None:
-    """Take the frozen digest out of a run, as if an earlier version had written it."""
+    """Remove the frozen digest from a run, as if an earlier version had written it."""
     with closing(sqlite3.connect(path)) as connection:
         for name, sql in connection.execute(
             "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
@@ -172,8 +176,10 @@ def thaw(path: Path, digest: str) -> None:
 
 
 def test_an_agent_of_a_folder_runs_and_is_frozen(project: Project) -> None:
-    """An agent in a folder beside the experiment needs no package: its own program runs in trials.
-    A changed file is a changed experiment; with `--frozen`, the run uses the installed files."""
+    """An agent in a folder next to the experiment needs no package: its own program runs.
+
+    A changed file is a changed experiment. With `--frozen`, the run uses the installed files.
+    """
     folder = write_agent(project.folder / "mine")
     project.document["runtime"]["agent"]["profile"] = "./mine"
     project.save()

@@ -1,4 +1,4 @@
-"""A host without a network: what it does with requests that are repeated, late or from the past."""
+"""A host without a network handles repeated, late and outdated requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RUN = "host-run"
 
 
 class Host:
-    """A host's process in this one, and a coordinator's view of it."""
+    """A host's process inside this one, as a coordinator sees it."""
 
     def __init__(self, folder: Path, name: str, trials: Trials) -> None:
         self.settings = HostSettings(2, folder, name)
@@ -88,7 +88,7 @@ class Host:
         return self.ask(replace(request, **more))
 
     def result(self, idx: int) -> AttemptResult:
-        """The result of an attempt, as soon as the host reports it."""
+        """Return the result of an attempt, as soon as the host reports it."""
         replies: list[ExchangeReply] = []
 
         def reported() -> bool:
@@ -96,7 +96,7 @@ class Host:
             return any(message.key == (idx, 1) for message in replies[-1].results)
 
         wait_until(reported, f"the result of slot {idx}")
-        (message,) = (each for each in replies[-1].results if each.key == (idx, 1))
+        (message,) = (result for result in replies[-1].results if result.key == (idx, 1))
         return AttemptResult.from_json(json.loads(message.result))
 
     def remove(self, spec: AttemptSpec) -> None:
@@ -110,14 +110,15 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, trials: Trials) -> Iterator[Host]:
-    made = Host(tmp_path / "host", tmp_path.parent.name + tmp_path.name, trials)
+    host = Host(tmp_path / "host", tmp_path.parent.name + tmp_path.name, trials)
     with closing(ENGINE):
-        yield made
-        made.stop()
+        yield host
+        host.stop()
 
 
 def test_forgotten_attempts_run_again_and_say_why(host: Host) -> None:
-    """What runs, waits or has ended is dropped with its containers, and run again later."""
+    """Running, waiting and ended attempts are dropped with their containers, and run again
+    later."""
     ended = host.spec(0)
     holds = [host.spec(idx, "sleep 60") for idx in (1, 2, 3)]
     host.exchange(ended)
@@ -137,7 +138,7 @@ def test_forgotten_attempts_run_again_and_say_why(host: Host) -> None:
 
 
 def test_a_repeated_request_starts_nothing_twice(host: Host) -> None:
-    """An attempt that is delivered again while it runs, when it has ended, or late, runs once."""
+    """An attempt that is delivered again while it runs, after its end, or late, runs once."""
     spec = host.spec(0, "date +%s%N; sleep 0.5")
     for _ in range(3):
         host.exchange(spec)
@@ -148,7 +149,7 @@ def test_a_repeated_request_starts_nothing_twice(host: Host) -> None:
     host.remove(spec)
     host.exchange(spec)
     assert host.exchange(wait_s=0.3).results == ()
-    assert (container, host.containers()) == (spec.container_name, [])
+    assert (container, host.containers()) == (spec.container.name, [])
     left = [path for path in host.settings.folder.rglob("*000000-1*") if path.exists()]  # type: ignore[union-attr]
     assert left == []
 
@@ -157,34 +158,34 @@ def test_nothing_starts_without_a_grant(host: Host) -> None:
     """Without a grant, a host prepares a container and starts it only once it gets one."""
     spec = host.spec(0)
     host.exchange(spec, grant_until=None)
-    wait_until(lambda: ENGINE.inspect(spec.container_name), "the container")
-    state = ENGINE.inspect(spec.container_name)
+    wait_until(lambda: ENGINE.inspect(spec.container.name), "the container")
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert not state.has_started
     host.exchange(grant_until=time.monotonic() - 1)
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
     assert not state.has_started
     assert host.result(0).status.value == "completed"
 
 
 def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
-    """What was told to be lost ends what runs, starts nothing, and removes what waits to start."""
+    """A lost host ends its running trials, starts nothing, and removes waiting ones."""
     holds = "until [ -e /agentlab/out/gate ]; do sleep 0.05; done"
     runs = [host.spec(idx, holds) for idx in (0, 1)]
     waits = host.spec(2)
     host.exchange(*runs)
     wait_until(lambda: all(map(_started, runs)), "both places to be taken")
     host.exchange(waits)
-    wait_until(lambda: waits.container_name in host.containers(), "what is prepared")
+    wait_until(lambda: waits.container.name in host.containers(), "what is prepared")
     host.exchange(is_lost=True)
-    wait_until(lambda: waits.container_name not in host.containers(), "the end of what waited")
-    # A request of before arrives late.
+    wait_until(lambda: waits.container.name not in host.containers(), "the end of what waited")
+    # A request from before arrives late.
     host.exchange(waits, host.spec(3), grant_until=time.monotonic() + PATIENCE_S)
     for out in host.service.folder.glob("runs/*/*/trials/*/out"):
         (out / "gate").touch()
     assert all(host.result(idx).status.value == "completed" for idx in (0, 1))
-    assert sorted(host.containers()) == sorted(spec.container_name for spec in runs)
+    assert sorted(host.containers()) == sorted(spec.container.name for spec in runs)
     trials = host.settings.folder.glob("runs/*/*/trials/*")  # type: ignore[union-attr]
     assert sorted(path.name for path in trials) == ["000000-1", "000001-1"]
     host.epoch = 2
@@ -193,7 +194,7 @@ def test_a_lost_host_gives_back_what_it_prepared(host: Host) -> None:
 
 
 def refusal(host: Host, idx: int) -> str:
-    """Why an attempt was not started, as soon as the host says so."""
+    """Return why an attempt was not started, as soon as the host reports it."""
     replies: list[ExchangeReply] = []
 
     def reported() -> bool:
@@ -201,11 +202,14 @@ def refusal(host: Host, idx: int) -> str:
         return any(failure.key == (idx, 1) for failure in replies[-1].failures)
 
     wait_until(reported, f"the end of slot {idx}")
-    return next(each.kind for each in replies[-1].failures if each.key == (idx, 1))
+    return next(failure.kind for failure in replies[-1].failures if failure.key == (idx, 1))
 
 
 def test_what_was_recalled_before_it_arrived_does_not_start(host: Host) -> None:
-    """Also in the host's next process; sent again without the order, it runs once."""
+    """The host's next process keeps the recall.
+
+    Sent again without the order, the attempt runs once.
+    """
     spec = host.spec(0)
     recall = Kill(spec, spares_started=True)
     for _ in range(2):
@@ -222,7 +226,7 @@ def test_what_was_recalled_before_it_arrived_does_not_start(host: Host) -> None:
 
 
 def test_a_late_request_does_not_undo_a_recall(host: Host) -> None:
-    """Of a request that a later one has overtaken, no attempt starts, and none is recalled."""
+    """From a request that a later one has overtaken, nothing is started and nothing recalled."""
     spec, other = host.spec(0), host.spec(1)
     host.exchange(spec, kills=(Kill(spec, spares_started=True),), number=2)
     assert refusal(host, 0) == "refused"
@@ -230,7 +234,7 @@ def test_a_late_request_does_not_undo_a_recall(host: Host) -> None:
     assert host.exchange(wait_s=0.3).failures
     assert host.containers() == []
     host.exchange(spec, other, number=3)
-    host.exchange(number=2, kills=tuple(Kill(each) for each in (spec, other)))
+    host.exchange(number=2, kills=tuple(Kill(attempt) for attempt in (spec, other)))
     assert [host.result(idx).status.value for idx in (0, 1)] == ["completed"] * 2
     host.epoch = 2
     last = host.spec(2)
@@ -239,11 +243,11 @@ def test_a_late_request_does_not_undo_a_recall(host: Host) -> None:
 
 
 def test_what_waits_to_start_waits_for_the_next_coordinator(host: Host) -> None:
-    """What one delivered, the next one may have paused: it starts when that submits it, too."""
+    """An attempt that an earlier coordinator delivered starts when the next one submits it, too."""
     spec, other = host.spec(0), host.spec(1)
     host.exchange(spec, other, grant_until=None)
-    for each in (spec, other):
-        wait_until(lambda each=each: each.container_name in host.containers(), "what is prepared")  # type: ignore[misc]
+    for name in (spec.container.name, other.container.name):
+        wait_until(lambda name=name: name in host.containers(), "a prepared container")  # type: ignore[misc]
     host.epoch = 2
     host.exchange(other)
     assert host.result(1).status.value == "completed"
@@ -255,14 +259,14 @@ def test_what_waits_to_start_waits_for_the_next_coordinator(host: Host) -> None:
 
 
 def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is prepared waits until there is space again, and the host says why."""
+    """A prepared trial waits until there is space again, and the host says why."""
     monkeypatch.setattr(
-        host.service, "_settings", replace(host.service._settings, min_free_bytes=1 << 60)
+        host.service, "settings", replace(host.service.settings, min_free_bytes=1 << 60)
     )
     wait_until(lambda: host.ask(Describe()).state.problem, "the shortage")
     spec = host.spec(0)
     host.exchange(spec)
-    wait_until(lambda: spec.container_name in host.containers(), "the container")
+    wait_until(lambda: spec.container.name in host.containers(), "the container")
     host.exchange(wait_s=0.5)
     assert not _started(spec)
     monkeypatch.undo()
@@ -270,7 +274,7 @@ def test_nothing_starts_on_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_copy_of_a_host_runs_nothing_that_the_host_has(host: Host) -> None:
-    """A machine without the mark or an attempt that the host has, or anything of its run."""
+    """A machine without the host's mark or with the host's attempts runs nothing."""
     spec, folder = host.spec(0), host.settings.folder
     assert folder is not None
     host.exchange(mark="of this coordinator")
@@ -296,7 +300,7 @@ def test_a_copy_of_a_host_runs_nothing_that_the_host_has(host: Host) -> None:
 def test_a_folder_that_was_copied_to_another_machine_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is known by the machine's id, which is added to folders of before; no id, no refusal."""
+    """The machine's id reveals a copied folder. Older folders get the id added."""
     machine_id = tmp_path / "machine-id"
     monkeypatch.setattr(host_identity, "_MACHINE_ID", machine_id)
     folder, name = tmp_path / "host", tmp_path.parent.name + tmp_path.name
@@ -316,12 +320,12 @@ def test_a_folder_that_was_copied_to_another_machine_is_refused(
 
 
 def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) -> None:
-    """The next process of a host waits for the same container, and has the results of the last."""
+    """The next process of a host waits for the same container, and has the earlier results."""
     runs, ended = host.spec(0, "sleep 2; echo done"), host.spec(1)
     host.exchange(runs, ended)
     host.result(1)
     wait_until(lambda: _started(runs), "the container")
-    before = ENGINE.inspect_existing(runs.container_name)
+    before = ENGINE.inspect_existing(runs.container.name)
     request = encode(Exchange(host.service.session, host.setup, None, attempts=(runs,)))
     host.stop()
     host.start()
@@ -329,7 +333,7 @@ def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) ->
     assert host.result(1).status.value == "completed"
     host.exchange(runs)
     assert host.result(0).status.value == "completed"
-    after = ENGINE.inspect_existing(runs.container_name)
+    after = ENGINE.inspect_existing(runs.container.name)
     assert (after.container_id, after.started_at) == (before.container_id, before.started_at)
 
 
@@ -342,7 +346,7 @@ def test_an_attempt_that_was_never_accepted_has_not_run(host: Host) -> None:
 
 @pytest.mark.parametrize("where", tiered(["deps", "store"], default=["deps"]))
 def test_programs_that_were_changed_on_a_host_start_nothing(host: Host, where: str) -> None:
-    """What a host has of a run's programs is compared when its process first uses it again."""
+    """A host compares a run's programs when its process first uses them again."""
     digest = sha256_hex(b"exit 1")
     host.ask(PutChunk(host.service.session, digest, 0, b"exit 1", last=True))
     files = {"grader": (StagedFile("grader.sh", digest, 6, executable=False),)}
@@ -370,7 +374,7 @@ def test_programs_that_were_changed_on_a_host_start_nothing(host: Host, where: s
 
 
 def test_a_coordinator_that_lost_the_run_is_refused(host: Host) -> None:
-    """An earlier epoch gets nothing done, also after a restart of the host's process."""
+    """Requests of an earlier epoch have no effect, even after the host's process restarts."""
     spec = host.spec(0)
     host.epoch = 2
     host.exchange(spec)
@@ -381,11 +385,11 @@ def test_a_coordinator_that_lost_the_run_is_refused(host: Host) -> None:
     refusal = host.exchange(removals=(Removal(spec, keep_folder=False),))
     assert isinstance(refusal, Refusal)
     assert refusal.kind == SupersededEpoch.__name__
-    assert host.containers() == [spec.container_name]
+    assert host.containers() == [spec.container.name]
 
 
 def test_a_stopping_run_refuses_what_waits_and_a_later_one_runs_it(host: Host) -> None:
-    """What waits for a slot when a run stops is not started, and the next coordinator starts it."""
+    """A stopping run does not start a waiting trial, and the next coordinator starts it."""
     running = [host.spec(idx, "sleep 1") for idx in (0, 1)]
     waiting = host.spec(2)
     host.exchange(*running)
@@ -406,7 +410,7 @@ def test_a_stopping_run_refuses_what_waits_and_a_later_one_runs_it(host: Host) -
 
 
 def test_large_outputs_are_read_in_pieces_and_removed_with_their_attempt(host: Host) -> None:
-    """An artifact that is too large for a message is read from the attempt's own store."""
+    """An artifact too large for a message is read from the attempt's own store."""
     agent = "head -c 3000000 /dev/urandom | od -v > big; seq 100000"
     spec = host.spec(0, agent)
     host.exchange(spec)
@@ -428,7 +432,7 @@ def test_large_outputs_are_read_in_pieces_and_removed_with_their_attempt(host: H
 
 
 def test_inputs_are_checked_and_shared(host: Host) -> None:
-    """An input arrives in pieces and is listed; a damaged one, and an odd name, are refused."""
+    """An input arrives in pieces and is listed. A damaged one and an odd name are refused."""
     content = b"0123456789" * 100
     digest = sha256_hex(content)
     session = host.service.session
@@ -442,7 +446,8 @@ def test_inputs_are_checked_and_shared(host: Host) -> None:
 
 
 def test_a_cleanup_removes_what_is_durable_and_nothing_else(host: Host) -> None:
-    """Containers, folders and results of durable attempts go; those of other attempts stay."""
+    """A cleanup removes durable attempts with their containers, folders and results, and no
+    others."""
     done, open_ = host.spec(0), host.spec(1)
     host.exchange(done, open_)
     host.result(0)
@@ -451,21 +456,21 @@ def test_a_cleanup_removes_what_is_durable_and_nothing_else(host: Host) -> None:
     assert host.ask(ListAttempts(session, host.setup)).attempts == {(0, 1), (1, 1)}
     cleaned = host.ask(CleanUp(session, host.setup, frozenset({(0, 1)}), frozenset()))
     assert cleaned.warnings == ()
-    assert host.containers() == [open_.container_name]
+    assert host.containers() == [open_.container.name]
     assert host.ask(ListAttempts(session, host.setup)).attempts == {(1, 1)}
     assert [message.key for message in host.exchange().results] == [(1, 1)]
 
 
 @thorough
 def test_a_cleanup_ends_what_has_not_ended(host: Host) -> None:
-    """On a host that was lost and knows nothing of it, an agent may run and another may wait."""
+    """On a lost host that knows nothing of the cleanup, one agent may run and another may wait."""
     holds = "until [ -e /agentlab/out/gate ]; do sleep 0.05; done"
     ended, stays = (host.spec(idx, holds) for idx in (0, 1))
     host.exchange(ended, stays)
     wait_until(lambda: all(map(_started, (ended, stays))), "both places to be taken")
     waits = host.spec(2)
     host.exchange(waits)
-    wait_until(lambda: waits.container_name in host.containers(), "what is prepared")
+    wait_until(lambda: waits.container.name in host.containers(), "what is prepared")
     durable = frozenset({(0, 1), (2, 1)})
     host.ask(CleanUp(host.service.session, host.setup, durable, frozenset()))
 
@@ -474,14 +479,14 @@ def test_a_cleanup_ends_what_has_not_ended(host: Host) -> None:
         files = [path.name for k in kinds for path in host.service.folder.glob(f"runs/*/*/{k}/*")]
         return [*files, *host.containers()]
 
-    its_own = ["000001-1", "000001-1", stays.container_name]
+    its_own = ["000001-1", "000001-1", stays.container.name]
     wait_until(lambda: left() == its_own, "everything of the two to be removed")
     assert _started(stays)
     assert host.exchange().results == ()
 
 
 def test_a_second_worker_of_a_host_is_refused(host: Host, tmp_path: Path) -> None:
-    """Neither the same folder nor the same name on the same engine gets a second worker."""
+    """A second worker for the same folder, or for the same name on the same engine, is refused."""
     name, folder = host.service.identity.node, host.settings.folder
     assert folder is not None
     with pytest.raises(HostBusy, match="another worker serves the host in"), serving_host(folder):
@@ -507,7 +512,7 @@ def test_a_folder_stays_with_its_engine(host: Host, tmp_path: Path) -> None:
 
 
 def _started(spec: AttemptSpec) -> bool:
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     return state is not None and state.has_started
 
 

@@ -1,7 +1,7 @@
-"""Hosts of a cluster whose engine ignores limits of trials: nothing is placed there.
+"""Hosts of a cluster whose engine ignores limits get no trials.
 
-The hosts are workers behind a proxy that changes what their engine says of itself, or takes the
-limits from the containers that it creates.
+The hosts are workers behind a proxy. It changes the engine's own description, or removes the limits
+from the containers that it creates.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NO_LIMITS = {"Memory": 0, "MemorySwap": 0, "NanoCpus": 0, "PidsLimit": 0}
 
 
 def say_unable(proxy: EngineProxy) -> str:
-    """Let the engine say that it cannot limit memory. Return what is reported of the host."""
+    """Make the engine report that it cannot limit memory. Return the report about the host."""
     info = answer("200 OK", ENGINE.info() | {"MemoryLimit": False})
     proxy.rule = lambda kind: info if kind == "GET /info" else None
     return "cannot limit memory"
 
 
 def ignore_limits(proxy: EngineProxy) -> str:
-    """Let the engine start containers without limits. Return what is reported of the host."""
+    """Make the engine start containers without limits. Return the report about the host."""
 
     def change(kind: str, body: JsonObject) -> JsonObject:
         if kind != "POST /containers/create":
@@ -43,7 +43,7 @@ def ignore_limits(proxy: EngineProxy) -> str:
         return body | {"HostConfig": body["HostConfig"] | NO_LIMITS}
 
     proxy.change = change
-    return "started a container with limits, and in it those of memory, pids and cpus were not in"
+    return "started a container without enforcing its limits of memory, pids and cpus"
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def add_host(cluster: DaskCluster, name: str, proxy: EngineProxy) -> str:
 def test_a_run_whose_hosts_ignore_limits_is_refused(
     tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy, trouble: object
 ) -> None:
-    """The host is named with what its engine does; with another host, trials run there alone."""
+    """The error names the host and its engine's fault. With another host, trials run only there."""
     project = Project(tmp_path / "project", {"a": RIGHT, "b": RIGHT})
     assert callable(trouble)
     reported = trouble(proxy)
@@ -98,7 +98,7 @@ def test_a_run_whose_hosts_ignore_limits_is_refused(
 def test_a_limit_of_storage_is_kept_from_hosts_that_ignore_it(
     tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy
 ) -> None:
-    """Trials without that limit run on such a host, an experiment with it is refused."""
+    """Trials without the limit run on such a host, and an experiment with it is refused."""
     project = Project(tmp_path / "project", {"a": RIGHT})
     snapshotter = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
     info = answer("200 OK", ENGINE.info() | snapshotter)
@@ -119,7 +119,7 @@ def test_a_limit_of_storage_is_kept_from_hosts_that_ignore_it(
 def test_a_run_is_not_resumed_on_hosts_that_ignore_limits(
     tmp_path: Path, image_ids: dict[str, str], proxy: EngineProxy
 ) -> None:
-    """A run begun where limits are kept continues only there; a rerun is refused as well."""
+    """A run that began with enforced limits continues only with them, and a rerun is refused."""
     project = Project(tmp_path / "project", {"a": HOLDS, "b": RIGHT})
     with dask_cluster(tmp_path / "cluster") as cluster:
         name = add_host(cluster, "changed", proxy)

@@ -1,4 +1,4 @@
-"""Images that are built before a run, by a real engine, from an image that needs no registry."""
+"""A real engine builds images before a run, from an image that needs no registry."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tiers import thorough, tiered
 from waiting import wait_until
 
 from labledger import RunOptions, preflight, run
+from labledger.cli.option_groups import run_options
 from labledger.engine import image_builds
 from labledger.engine.build_context import LABEL
 from labledger.errors import ImageBuildsStopped
@@ -40,7 +41,7 @@ class BuiltProject:
         self.dockerfile("RUN echo hello >/greeting")
 
     def dockerfile(self, *lines: str, image: str | None = None, **settings: object) -> None:
-        """Have the image (or another one) built by these lines, from a folder of its own."""
+        """Build the image (or another one) from these lines, in its own folder."""
         name = "env" if image is None else image.rpartition("/")[2].replace(":", "-")
         (self.project.folder / name).mkdir(exist_ok=True)
         self.project.write(
@@ -51,7 +52,7 @@ class BuiltProject:
         self.project.save()
 
     def options(self, **options: object) -> RunOptions:
-        return RunOptions(lab_dir=self.project.lab, env={"PACE": "passing"}, **options)  # type: ignore[arg-type]
+        return run_options(lab_dir=self.project.lab, env={"PACE": "passing"}, **options)
 
     def logs(self) -> list[Path]:
         return sorted((self.project.lab / "builds").glob("*.log"))
@@ -63,9 +64,9 @@ class BuiltProject:
 
 @pytest.fixture
 def built(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[BuiltProject]:
-    made = BuiltProject(tmp_path)
-    yield made
-    for ref in made.project.document["images"]:
+    built = BuiltProject(tmp_path)
+    yield built
+    for ref in built.project.document["images"]:
         subprocess.run(["docker", "rmi", ref], capture_output=True, check=False)
 
 
@@ -76,7 +77,7 @@ def containers_of(command: str) -> list[str]:
 
 
 def test_a_missing_image_is_built_once(built: BuiltProject) -> None:
-    """A run builds the image that no registry offers, and the next run finds it."""
+    """A run builds an image that no registry offers, and the next run finds it."""
     project = built.project
     with closing(project.run("run-1", *PASSING)) as first:
         assert first.finish() == 0, first.stderr
@@ -94,7 +95,7 @@ def test_a_missing_image_is_built_once(built: BuiltProject) -> None:
 
 
 def test_the_agent_runs_in_the_built_image(built: BuiltProject) -> None:
-    """What the Dockerfile made of its target, arguments and files is what the trial sees."""
+    """The trial sees the effects of the Dockerfile's target, arguments and files."""
     built.dockerfile(
         "ARG WORD=nothing",
         "COPY . /copied",
@@ -115,9 +116,9 @@ def test_the_agent_runs_in_the_built_image(built: BuiltProject) -> None:
 
 @thorough
 def test_preflight_builds_only_if_asked(built: BuiltProject) -> None:
-    """`preflight` says what a run would do; with --build it does it, once."""
-    said = built.project.output("preflight", built.project.experiment, *PASSING)
-    assert f"{built.image} is not available locally; `run` will pull or build it" in said
+    """`preflight` says what a run would do. With --build it builds the image, once."""
+    output = built.project.output("preflight", built.project.experiment, *PASSING)
+    assert f"{built.image} is not available locally; `run` will pull or build it" in output
     assert ENGINE.image_id(built.image) is None
     assert not built.project.lab.exists()
     done = built.project.command("preflight", built.project.experiment, *PASSING, "--build")
@@ -130,14 +131,14 @@ def test_preflight_builds_only_if_asked(built: BuiltProject) -> None:
 
 
 def test_preflight_pulls_or_builds(built: BuiltProject) -> None:
-    """Where a registry does not offer a missing image, `--pull` builds it too."""
+    """If the registry does not offer a missing image, `--pull` builds it."""
     results = preflight(built.project.experiment, built.options(), pull=True)
     assert results.failures == []
     assert list(results.images) == [built.image]
 
 
 def test_a_changed_context_is_built_again(built: BuiltProject) -> None:
-    """An image that was built from other content is not used; its old id stays on the engine."""
+    """An image that was built from other content is not used, and its old id stays."""
     first = preflight(built.project.experiment, built.options(build=True)).images[built.image]
     label = built.label()
     built.dockerfile("RUN echo other >/greeting")
@@ -156,7 +157,7 @@ def test_a_changed_context_is_built_again(built: BuiltProject) -> None:
 
 @thorough
 def test_an_image_of_somebody_else_is_used_unless_told_to_build(built: BuiltProject) -> None:
-    """An image without the label is left alone, and replaced with --build."""
+    """An image without labledger's label is left alone, and replaced with --build."""
     docker("tag", PYTHON, built.image)
     results = preflight(built.project.experiment, built.options(), pull=True)
     assert any("labledger did not build it from env" in c.detail for c in results.checks)
@@ -167,7 +168,7 @@ def test_an_image_of_somebody_else_is_used_unless_told_to_build(built: BuiltProj
 
 
 def test_a_failed_build_is_a_failed_check(built: BuiltProject) -> None:
-    """A failed build names the reason, its last lines, its log, and what to type next."""
+    """A failed build names the reason, its last lines, its log, and the next command."""
     built.dockerfile("RUN echo before; echo '\x1b[2Jcause' >&2; exit 7")
     done = built.project.command("run", built.project.experiment, *PASSING)
     assert done.returncode == 3
@@ -209,7 +210,7 @@ def test_buildkit_builds_what_only_it_can(built: BuiltProject) -> None:
 
 
 def test_a_failed_build_by_buildkit(built: BuiltProject) -> None:
-    """It shows the last lines of the client, and the image does not exist."""
+    """The message has the client's last lines, and the image does not exist."""
     if image_builds.find_client() is None:
         pytest.skip("no `docker` command here has a client of BuildKit")
     built.dockerfile("RUN --mount=type=cache,target=/x echo the cause; exit 7")
@@ -221,7 +222,7 @@ def test_a_failed_build_by_buildkit(built: BuiltProject) -> None:
 
 @thorough
 def test_a_build_by_buildkit_is_stopped(built: BuiltProject) -> None:
-    """At its time limit it ends, and with it the client and the engine's work."""
+    """At its time limit, the build ends, and so do the client and the engine's work."""
     if image_builds.find_client() is None:
         pytest.skip("no `docker` command here has a client of BuildKit")
     sleep = f"sleep {300 + secrets.randbelow(10**6)}"
@@ -230,18 +231,18 @@ def test_a_build_by_buildkit_is_stopped(built: BuiltProject) -> None:
     assert "not finished within 3 s" in failure.detail
 
     def processes() -> list[str]:
-        found = []
+        commands = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
-                found.append(path.read_bytes().decode("utf-8", "replace").replace("\0", " "))
-        return [words for words in found if built.image in words or sleep in words]
+                commands.append(path.read_bytes().decode("utf-8", "replace").replace("\0", " "))
+        return [words for words in commands if built.image in words or sleep in words]
 
     wait_until(lambda: not processes(), "the client or the build goes on")
 
 
 @pytest.fixture
 def without_buildkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No `docker` command on the path."""
+    """Remove the `docker` command from the path."""
     monkeypatch.setenv("PATH", str(tmp_path))
     image_builds.find_client.cache_clear()
     yield
@@ -252,7 +253,7 @@ def without_buildkit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 def test_a_dockerfile_that_needs_buildkit_where_there_is_none(
     built: BuiltProject, without_buildkit: None
 ) -> None:
-    """It is named before any build, with the lines that need it and what to install."""
+    """The check names it before any build, with the lines that need it and what to install."""
     other = f"labledger-test/{secrets.token_hex(6)}:1"
     built.dockerfile("RUN --mount=type=cache,target=/x true", "COPY --link . /x", image=other)
     built.project.document["baseline"]["runtime"] = {"image": other}
@@ -268,7 +269,7 @@ def test_a_dockerfile_that_needs_buildkit_where_there_is_none(
 
 
 def test_nothing_is_built_for_a_run_that_cannot_begin(built: BuiltProject) -> None:
-    """While another check fails, no time is spent on builds."""
+    """While another check fails, nothing is built."""
     built.project.document["runtime"]["agent"]["env"]["OTHER"] = "$NOT_SET_ANYWHERE"
     built.project.save()
     done = built.project.command("run", built.project.experiment, *PASSING)
@@ -282,23 +283,23 @@ def test_nothing_is_built_for_a_run_that_cannot_begin(built: BuiltProject) -> No
 def test_a_build_has_a_time_limit(built: BuiltProject) -> None:
     """A build that takes longer than its timeout_s is stopped, and its container is removed."""
     word = secrets.token_hex(8)
-    said = ""
+    log = ""
     for limit in (2, 8, 32, 128):  # A busy machine may not get to the command within the first.
         built.dockerfile(f"RUN echo {word}; sleep 600", timeout_s=limit)
         (failure,) = preflight(built.project.experiment, built.options(build=True)).failures
         assert f"not finished within {limit} s (timeout_s)" in failure.detail
         assert failure.hint is not None
         assert failure.hint.startswith(f"raise images.{built.image}.timeout_s")
-        said = built.logs()[-1].read_text()
-        if word in said:
+        log = built.logs()[-1].read_text()
+        if word in log:
             break
-    assert word in said
+    assert word in log
     wait_until(lambda: not containers_of(word), "the build's container to be removed")
 
 
 @thorough
 def test_builds_run_at_the_same_time(built: BuiltProject) -> None:
-    """Two images are built together: each of these builds waits for the other one's container."""
+    """Two images are built together: each build waits for the other one's container."""
     other = f"{built.image}-other"
     words = [secrets.token_hex(8) for _ in range(2)]
     for ref, word in zip((None, other), words, strict=True):
@@ -380,7 +381,7 @@ def test_resume_notices_a_changed_context(built: BuiltProject) -> None:
 
 
 def test_resume_without_the_built_image_says_what_can_be_done(built: BuiltProject) -> None:
-    """The hint for an image that is gone says that a rebuilt one cannot continue the run."""
+    """The hint for a missing image says that a rebuilt one cannot continue the run."""
     built.dockerfile(f"RUN echo {secrets.token_hex(8)} >/greeting")
     built.project.tasks({"a": "hold; answer=right"})
     with closing(built.project.run("run-1", *HOLDING)) as coordinator:

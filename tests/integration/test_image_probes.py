@@ -1,4 +1,4 @@
-"""What an image answers to a probe, and for how long that is remembered."""
+"""How images answer probes, and how long the answers are remembered."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageProbes:
 
 
 def remembering(probes: ImageProbes, **changes: Any) -> ImageProbes:
-    """The same without an engine: what is asked of an image is an error."""
+    """Remember answers without an engine: a new probe of an image is an error."""
     return replace(probes, **{"engine": None, **changes})
 
 
 def test_an_image_that_has_everything_is_asked_once(
     probes: ImageProbes, image_ids: dict[str, str]
 ) -> None:
-    """No container runs for a question that was answered well, and one does for any other."""
+    """A remembered success starts no container. Any other question does."""
     image = image_ids[BUSYBOX]
     assert probes.run_probe(image, ALL_WELL) == (0, "")
     knows = remembering(probes)
@@ -67,7 +67,7 @@ def test_an_image_that_has_everything_is_asked_once(
 def test_an_image_that_lacks_something_is_asked_again(
     probes: ImageProbes, image_ids: dict[str, str], tmp_path: Path
 ) -> None:
-    """Only what was well is remembered, and only from a file that is whole and one's own."""
+    """Only successes are remembered, and only a whole file of the same user is read."""
     image = image_ids[BUSYBOX]
     for _ in range(2):
         assert probes.run_probe(image, LACKS) == (0, "no-such-command\n")
@@ -90,7 +90,7 @@ WARNING = {
     "preload": "ENV LD_PRELOAD=/no/such/library.so\n",
     "preload-file": "RUN echo /no/such/library.so >/etc/ld.so.preload\n",
 }
-"""Lines of Dockerfiles whose images work, and whose shell or loader warns on stderr."""
+"""Dockerfiles whose images work, and whose shell or loader warns on stderr."""
 
 
 def command_results(probes: ImageProbes, image: str, *tools: str) -> list[CheckResult]:
@@ -100,15 +100,15 @@ def command_results(probes: ImageProbes, image: str, *tools: str) -> list[CheckR
 
 @pytest.mark.parametrize("kind", tiered(list(WARNING), default=["preload"]))
 def test_an_image_that_warns(probes: ImageProbes, image_ids: dict[str, str], kind: str) -> None:
-    """What is written to stderr is no missing command; one that is missing is still found."""
+    """A warning on stderr is not a missing command, and a missing command is still found."""
     image = build_image(f"labledger-test-warns-{kind}", f"FROM {PYTHON}\n{WARNING[kind]}")
     warns = subprocess.run(
         ["docker", "run", "--rm", "--network", "none", image, "sh", "-c", ":"], capture_output=True
     )
     assert warns.stderr
     assert probes.run_probe(image, ":") == (0, "")
-    [found] = command_results(probes, image, "cat")
-    assert (found.ok, found.detail) == (True, "ref has sh and cat")
+    [result] = command_results(probes, image, "cat")
+    assert (result.ok, result.detail) == (True, "ref has sh and cat")
     [missing] = command_results(probes, image, "cat", "no such")
     assert (missing.ok, missing.detail) == (
         False,
@@ -117,7 +117,7 @@ def test_an_image_that_warns(probes: ImageProbes, image_ids: dict[str, str], kin
 
 
 def test_a_probe_that_fails_says_why(probes: ImageProbes, image_ids: dict[str, str]) -> None:
-    """The output of a script that fails ends with what it wrote to stderr."""
+    """If a probe's script fails, its output ends with the text that it wrote to stderr."""
     status, output = probes.run_probe(image_ids[BUSYBOX], "echo said; echo why >&2; exit 3")
     assert (status, output) == (3, "said\nwhy\n")
 
@@ -127,7 +127,7 @@ OWN, OTHER, MACHINE = (
     if os.uname().machine == "aarch64"
     else ("amd64", "arm64", r"\267\0")
 )
-"""What images call this machine's processor and another one, and how its programs begin."""
+"""An image's name of this machine's processor, of another one, and how its programs begin."""
 FOREIGN = (
     f"FROM {BUSYBOX}\nRUN cp /bin/busybox /foreign && chmod 755 /foreign && printf '{MACHINE}' | "
     "dd of=/foreign bs=1 seek=18 conv=notrunc && mv -f /foreign /bin/sh\n"
@@ -136,7 +136,7 @@ FOREIGN = (
 
 
 def of_platform(image: str, architecture: str) -> str:
-    """Load an image that is as another one but says that it is for a processor; return its id."""
+    """Load a copy of an image that claims to be for another processor. Return its id."""
     saved = subprocess.run(["docker", "save", image], capture_output=True, check=True).stdout
     changed = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(saved)) as old, tarfile.open(None, "w", changed) as new:
@@ -160,7 +160,7 @@ def _content(archive: tarfile.TarFile, name: str) -> bytes:
 def test_an_image_for_another_processor(
     probes: ImageProbes, image_ids: dict[str, str], architecture: str | None
 ) -> None:
-    """It is named as such, with its platform if it says so, and with the engine's."""
+    """The check names the image, its platform if it has one, and the engine's platform."""
     image = build_image("labledger-test-foreign", FOREIGN)
     if architecture is not None:
         image = of_platform(image, architecture)

@@ -1,4 +1,4 @@
-"""Trials that work in a folder of their image, and what is evidence of them."""
+"""Trials that work in a folder of their image, and the evidence of their changes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ sort | while read -r f; do
     else stat -c '%n %F %a %u %g' "$f"; fi
 done
 """
-"""Shell text that prints all that matters of a container's files."""
+"""Shell text that prints all that matters about a container's files."""
 
 
 @pytest.fixture(scope="session")
@@ -107,14 +107,14 @@ def app_ids(image_ids: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture
 def app_trials(tmp_path: Path, app_ids: dict[str, str]) -> Iterator[Trials]:
-    with trials_in(tmp_path, app_ids) as made:
-        yield made
+    with trials_in(tmp_path, app_ids) as trials:
+        yield trials
 
 
 @pytest.fixture
 def engine_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets this process read containers through the engine alone, as users of the host do."""
-    monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+    """Read containers through the engine only, like a host's user without rights."""
+    monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
 
 
 def app_spec(trials: Trials, *args: Any, **settings: Any) -> AttemptSpec:
@@ -138,7 +138,7 @@ def listed(trials: Trials, result: AttemptResult) -> dict[str, JsonObject]:
 
 
 def incomplete(result: AttemptResult, *words: str) -> None:
-    """A slot that could not be judged again, and says why; no verdict was invented."""
+    """Fail unless a slot could not be graded again, says why, and has no verdict."""
     assert brief(result) == ("grade_error", "evidence_incomplete", None), result.message
     assert result.scores == result.predictions == ()
     for word in words:
@@ -152,7 +152,7 @@ def test_phases_run_in_the_images_folder(app_trials: Trials) -> None:
     spec = app_spec(app_trials, f"{looks}; echo a >a", f"{looks}; cat a; {GRADES}", looks)
     result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0), app_trials.content(result, "agent_stderr")
-    assert not (spec.folder / "workspace").exists()
+    assert not (spec.container.folder / "workspace").exists()
     assert result.scores[0]["ext"]["isolation"]["tampering_suspected"] == []
     references = result.evidence[0]["evidence"]
     assert not {"workspace_before", "workspace_after", "workspace_files"} & references.keys()
@@ -175,14 +175,14 @@ def test_a_named_folder(app_trials: Trials) -> None:
     ids=CHANGES,
 )
 def test_every_change_is_restored(app_trials: Trials, as_root: None, change: str) -> None:
-    """A new grader finds the container as the first one did: contents, kinds, modes, owners."""
+    """A new grader finds the container like the first one: contents, kinds, modes, owners."""
     spec = app_spec(app_trials, change, f"{TREE}{GRADES}")
     first = run_attempt(spec)
     assert first.verdict == "pass"
     assert problems(first) == {}
     by_engine, by_overlay = read_by_engine(spec), listed(app_trials, first)
     assert by_engine.items() <= by_overlay.items()
-    # An overlay also has what was written to without a change, as by a new hard link.
+    # An overlay also has files that were written to without a change, as by a new hard link.
     for path in by_overlay.keys() - by_engine.keys():
         assert by_overlay[path]["change"] == "changed"
     restores(app_trials, first)
@@ -195,20 +195,21 @@ def test_every_change_is_restored(app_trials: Trials, as_root: None, change: str
 def test_what_the_engine_gives_is_restored(
     app_trials: Trials, engine_only: None, name: str
 ) -> None:
-    """A host's user who cannot read the engine's folders gets the same evidence from the engine."""
+    """A user who cannot read the engine's folders gets the same evidence from the engine."""
     first = run_attempt(app_spec(app_trials, CHANGES[name], f"{TREE}{GRADES}"))
     assert problems(first) == {}
     restores(app_trials, first)
-    assert app_trials.containers() == sorted(spec.container_name for spec in app_trials._made)
+    assert app_trials.containers() == sorted(spec.container.name for spec in app_trials.specs)
 
 
 def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
-    """What the engine alone says of a trial's stopped container."""
+    """Return the changes that the engine alone reports for a trial's stopped container."""
     with pytest.MonkeyPatch.context() as patch, trial_context() as context:
-        patch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
-        spec = container_start.with_image_facts(spec, context)
-        container = container_start.stopped_container(spec, context)
-        evidence = EvidenceCollector(trial_outputs(spec), Redactor({}))
+        patch.setattr(overlay_changes, "may_read_overlays", lambda: False)
+        plan = container_start.plan_with_image_facts(spec.container, context)
+        spec = replace(spec, plan=plan)
+        container = container_start.stopped_container(spec.container, context)
+        evidence = EvidenceCollector(trial_outputs(spec.container), Redactor({}))
         collect_changes(evidence, container)
         assert "problems" not in evidence.ext
     reference = evidence.references["workspace_changes"]
@@ -219,7 +220,7 @@ def read_by_engine(spec: AttemptSpec) -> dict[str, JsonObject]:
 
 
 def restores(trials: Trials, first: AttemptResult) -> None:
-    """Check that another grader finds what `TREE` printed for the first."""
+    """Fail unless another grader finds the same `TREE` as the first one."""
     again = judged_again(trials, first, f"{TREE}{GRADES}")
     assert brief(again) == ("completed", None, 0), again.message
     assert trials.content(again, "grader_stdout") == trials.content(first, "grader_stdout")
@@ -230,7 +231,7 @@ def restores(trials: Trials, first: AttemptResult) -> None:
 
 
 def test_patch_of_texts(app_trials: Trials) -> None:
-    """The patch compares with the image, through all its layers, the workspace first."""
+    """The patch compares with all layers of the image, and lists the workspace first."""
     result = run_attempt(
         app_spec(
             app_trials, "echo z >>/etc/group; sed -i s/c/C/ src/c; rm deleted.txt; chmod +x run.sh"
@@ -244,7 +245,10 @@ def test_patch_of_texts(app_trials: Trials) -> None:
 
 
 def test_files_of_the_task_are_put_into_the_folder(app_trials: Trials) -> None:
-    """A task's own files lie over the image's, open to any user, and are what the patch is of."""
+    """A task's own files replace the image's and are open to any user.
+
+    The patch is against them.
+    """
     task = {
         "workspace": {
             "files": {"text.txt": "mine\n", "new/conftest.py": "x = 1\n", "new/gone.py": ""}
@@ -271,7 +275,7 @@ def test_files_of_the_task_are_put_into_the_folder(app_trials: Trials) -> None:
 
 
 def test_files_that_are_loaded_by_themselves(app_trials: Trials) -> None:
-    """They are named as in a mounted workspace; what is elsewhere is suspected as always."""
+    """Planted files are named as in a mounted workspace, and changes elsewhere are suspected."""
     result = run_attempt(
         app_spec(app_trials, "mkdir t; echo x >t/conftest.py; echo x >/conftest.py; echo y >/opt_y")
     )
@@ -287,7 +291,7 @@ SECRETS = {"KEY": "tops3cret!"}
 
 
 def test_secrets_are_left_out(app_trials: Trials) -> None:
-    """No stored piece of the evidence holds a secret, and a trial with one is not graded again."""
+    """No stored evidence holds a secret, and a trial with one is not graded again."""
     agent = "echo $KEY >text.txt; echo $KEY | tr 't' 't' >bin; ln -s $KEY link; echo ok >fine"
     spec = app_spec(
         app_trials, phase(script_with_key(agent), env={"KEY": "$KEY"}), environment=SECRETS
@@ -310,9 +314,9 @@ def script_with_key(text: str) -> tuple[str, ...]:
 def test_limits(
     app_trials: Trials, monkeypatch: pytest.MonkeyPatch, way: str, as_root: None
 ) -> None:
-    """What is too large or too much is left out and said; the workspace comes before the rest."""
+    """Files beyond the limits are left out and reported. The workspace comes before the rest."""
     if way == "engine":
-        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
     monkeypatch.setattr(engine_archives, "CAP", 100_000)
     for module in (container_changes, overlay_changes, engine_archives):
         monkeypatch.setattr(module, "MAX_CHANGES", 30)
@@ -337,9 +341,9 @@ def test_limits(
 def test_odd_files(
     app_trials: Trials, monkeypatch: pytest.MonkeyPatch, way: str, as_root: None
 ) -> None:
-    """Names that are no UTF-8 are said; a socket is listed and not missed; odd names are exact."""
+    """Names that are not UTF-8 are reported, a socket is listed, and odd names are exact."""
     if way == "engine":
-        monkeypatch.setattr(overlay_changes, "_may_read_overlays", lambda: False)
+        monkeypatch.setattr(overlay_changes, "may_read_overlays", lambda: False)
     agent = "\n".join(
         [
             "import os, socket",
@@ -363,17 +367,17 @@ def test_odd_files(
 
 
 def test_container_that_is_gone(app_trials: Trials) -> None:
-    """A container that somebody removed leaves no changes, and its evidence says so."""
+    """A removed container has no changes, and its evidence says so."""
     spec = app_spec(app_trials, "echo x >x")
     run_attempt(spec)
-    ENGINE.remove(spec.container_name)
+    ENGINE.remove(spec.container.name)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("infra_error", "container_removed", None)
     assert problems(result) == {"workspace_changes": "its container is gone"}
 
 
 def test_volume_of_the_image(app_trials: Trials, app_ids: dict[str, str]) -> None:
-    """A volume's content is not in the container: which is said, and not graded without."""
+    """The evidence says that a volume is missing, and nothing is graded again without it."""
     result = run_attempt(app_spec(app_trials, "echo x >data/x; echo y >y", image=VOLUME))
     assert (
         "it does not include the image's volumes: /srv/app/data"
@@ -384,7 +388,7 @@ def test_volume_of_the_image(app_trials: Trials, app_ids: dict[str, str]) -> Non
 
 
 def damaged(earlier: StoredTrial, name: str, content: bytes) -> StoredTrial:
-    """A stored trial with another content under a name, as an imported ledger may have."""
+    """Return a stored trial with other content under a name, as an imported ledger may have it."""
     artifact = Artifact.inline(content)
     evidence = deepcopy(earlier.evidence)
     evidence["evidence"][name] = artifact.reference
@@ -394,7 +398,7 @@ def damaged(earlier: StoredTrial, name: str, content: bytes) -> StoredTrial:
 
 
 def lists(earlier: StoredTrial, **fields: Any) -> bytes:
-    """The stored list of changes with one more file, as somebody else may have written it."""
+    """Return the stored list of changes with one more file, as another program may write it."""
     digest = earlier.evidence["evidence"]["workspace_changes"].rpartition("/")[2]
     data = json.loads(earlier.contents[digest])
     more = {"path": "srv/app/x", "change": "added", "kind": "file", "mode": 420, "uid": 0}
@@ -425,7 +429,7 @@ def lists(earlier: StoredTrial, **fields: Any) -> bytes:
     ),
 )
 def test_list_is_not_trusted(app_trials: Trials, fields: JsonObject, word: str) -> None:
-    """No container is made from a list that was changed, or that leads elsewhere."""
+    """No container is made from a list that was changed or that leads elsewhere."""
     first = app_trials.__dict__.get("first") or run_attempt(
         app_spec(app_trials, "echo a >a; echo x >x")
     )
@@ -461,7 +465,7 @@ def test_other_grading_modes(app_trials: Trials, way: dict[str, Any]) -> None:
     "way", tiered([{}, AFTER, DELIVERED], default=[{}]), ids=["same", "after_agent", "delivered"]
 )
 def test_agent_replaces_its_folder(app_trials: Trials, way: dict[str, Any]) -> None:
-    """The grader of an agent that left a file in place of its folder starts in the root."""
+    """If the agent left a file in place of its folder, the grader starts in the root."""
     agent = "cd /; rm -r /srv/app; echo x >/srv/app"
     result = run_attempt(app_spec(app_trials, agent, f"pwd; {GRADES}", **way))
     assert brief(result) == ("completed", None, 0), result.message
@@ -472,7 +476,7 @@ def test_agent_replaces_its_folder(app_trials: Trials, way: dict[str, Any]) -> N
 
 
 def test_a_run_and_its_regrading(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A whole run in the image's folder is committed, verified, shown and graded again."""
+    """A run in the image's folder is committed, verified, shown and graded again."""
     project = Project(tmp_path, {"right": RIGHT, "wrong": WRONG})
     project.document["runtime"]["workspace"] = "/home/agent"
     project.save()

@@ -1,6 +1,6 @@
-"""Files of a task's repository, and of HOME, that could lead an agent elsewhere: none does.
+"""Files in a task's repository and in HOME cannot lead an agent elsewhere.
 
-The agents are real, unmodified and pinned; a provider on this machine answers them by a script.
+The agents are real, unmodified and pinned. A provider on this machine answers them by a script.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from labledger.gateway.client import GatewayClient
 INSTRUCTION = "Write the word that the script says."
 USAGE = [{"input": 1000, "cache_read": 200, "output": 30}, {"input": 50, "output": 3}]
 ELSEWHERE = "http://127.0.0.1:9/elsewhere"
-"""Where nothing listens."""
+"""Nothing listens here."""
 KEPT = "Indent by three spaces."
-"""What the project asks of every agent that reads instructions of a project."""
+"""The project's request to every agent that reads instructions of a project."""
 
 ENV = "".join(
     f"{name}={value}\n"
@@ -115,7 +115,7 @@ SETTINGS = {
     ".codex/config.toml": CODEX,
     ".opencode/opencode.json": json.dumps(OPENCODE),
 }
-"""What both a project and a user may have."""
+"""Settings that both a project and a user may have."""
 OF_PROJECT = {
     ".claude/settings.local.json": json.dumps(CLAUDE),
     ".codex/hooks.json": json.dumps({"hooks": {"UserPromptSubmit": BLOCKING_HOOK}}),
@@ -137,20 +137,20 @@ assert set(USUAL) <= set(APIS)
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    made = Project(tmp_path / "project", {})
-    made.environment["TEST_PROVIDER_KEY"] = KEY
+    project = Project(tmp_path / "project", {})
+    project.environment["TEST_PROVIDER_KEY"] = KEY
     files = {**INSTRUCTIONS, **SETTINGS, **OF_PROJECT}
     files |= {f"home/{name}": text for name, text in {**SETTINGS, **OF_HOME}.items()}
     row = {"id": "one", "task": {"prompt": INSTRUCTION}, "workspace": {"files": files}}
-    made.write("tasks.jsonl", json.dumps(row) + "\n")
-    made.write("grader.sh", GRADER)
-    del made.document["metrics"], made.document["variant_plan"]
-    yield made
-    GatewayClient(made.lab / "gateway").stop()
+    project.write("tasks.jsonl", json.dumps(row) + "\n")
+    project.write("grader.sh", GRADER)
+    del project.document["metrics"], project.document["variant_plan"]
+    yield project
+    GatewayClient(project.lab / "gateway").stop()
 
 
 def ran(project: Project, agent: str, api: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run the task by one agent with one API. Return its slot, and what the provider received."""
+    """Run the task by one agent with one API. Return its slot and the requests to the provider."""
     turns: list[dict[str, Any]] = [
         {"write": {"answer": "right\n"}, "usage": USAGE[0]},
         {"finish": "Done.", "usage": USAGE[1]},
@@ -183,19 +183,19 @@ def ran(project: Project, agent: str, api: str) -> tuple[dict[str, Any], list[di
     ("agent", "api"), tiered(APIS, default=[("claude-code", "anthropic-messages")])
 )
 def test_files_of_a_project_change_no_agent(project: Project, agent: str, api: str) -> None:
-    """Whatever settings lie in the repository and in HOME, the agent asks its model and passes.
+    """Whatever settings are in the repository and in HOME, the agent calls its model and passes.
 
-    It still reads the project's instructions, and the tokens and the cost of each call are known.
+    It still reads the project's instructions, and the tokens and cost of each call are known.
     """
     slot, received = ran(project, agent, api)
 
     assert slot["scores"][0]["verdict"] == "pass", slot
     usages = USAGE[: len(received)]
     task = "task" if agent in READS_NO_INSTRUCTIONS else "kept"
-    assert [each["task"] for each in received] == [task] * (1 if agent == "aider" else 2)
+    assert [request["task"] for request in received] == [task] * (1 if agent == "aider" else 2)
     counted = {
         row["metric_id"]: row["value"] for row in slot["metrics"] if row["source"] == "gateway"
     }
-    assert counted["tokens_in"] == sum(sum(each.values()) - each["output"] for each in usages)
-    assert counted["tokens_out"] == sum(each["output"] for each in usages)
+    assert counted["tokens_in"] == sum(sum(usage.values()) - usage["output"] for usage in usages)
+    assert counted["tokens_out"] == sum(usage["output"] for usage in usages)
     assert "cost_usd" in counted

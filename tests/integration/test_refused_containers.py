@@ -1,4 +1,4 @@
-"""Tasks of a benchmark whose containers cannot be had, beside others that run."""
+"""Tasks of a benchmark whose containers are refused, next to others that run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tiers import thorough
 
 import labledger
 from labledger import RunOptions, open_ledger
+from labledger.cli.option_groups import run_options
 from labledger.errors import InvalidInput, PreflightFailed
 from labledger.records import JsonObject
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.docker
 REASONS = {
     "broken-build": "could not be built from tasks/broken-build/environment",
     "no-folder": "has no usable folder /missing",
-    "no-user": "cannot run the agent as nobody-there",
+    "no-user": "cannot run the agent as no-such-user",
     "too-large": "the engine cannot give 4000",
 }
 
@@ -31,18 +32,18 @@ def tasks(tmp_path_factory: pytest.TempPathFactory, image_ids: JsonObject) -> Pa
     dockerfile = {"environment/Dockerfile": f"FROM {IMAGE}\nRUN echo the cause; exit 7\n"}
     write_task(folder / "broken-build", {"environment": {"docker_image": ""}}, files=dockerfile)
     write_task(folder / "no-folder", {"environment": {"workdir": "/missing"}})
-    write_task(folder / "no-user", {"agent": {"user": "nobody-there"}})
+    write_task(folder / "no-user", {"agent": {"user": "no-such-user"}})
     write_task(folder / "too-large", {"environment": {"cpus": 4000}})
     return folder
 
 
 def options(lab: Path, **chosen: object) -> RunOptions:
-    return RunOptions(lab_dir=lab / ".lab", agents=("nop",), **chosen)  # type: ignore[arg-type]
+    return run_options(lab_dir=lab / ".lab", agents=("nop",), **chosen)
 
 
 @thorough
 def test_they_are_left_out(tasks: Path, tmp_path: Path) -> None:
-    """With `skip_refused` the run has the other tasks, and each refused one is named before it."""
+    """With `skip_refused`, the run has the other tasks, and each refused one is named before it."""
     events: list[JsonObject] = []
     chosen = options(tmp_path, skip_refused=True, on_event=events.append, run_id="others")
     outcome = labledger.run(f"harbor:{tasks}", chosen)
@@ -59,7 +60,7 @@ def test_they_are_left_out(tasks: Path, tmp_path: Path) -> None:
 
 
 def test_without_skip_refused_nothing_begins(tasks: Path, tmp_path: Path) -> None:
-    """The checks name what fails, and no run exists."""
+    """The checks name the failing tasks, and no run exists."""
     with pytest.raises(PreflightFailed, match=r"/missing: .* \(of task no-folder\)"):
         labledger.run(f"harbor:{tasks}", options(tmp_path, tasks=("plain", "no-folder")))
     assert not (tmp_path / ".lab/ledger.sqlite").exists()
@@ -67,7 +68,7 @@ def test_without_skip_refused_nothing_begins(tasks: Path, tmp_path: Path) -> Non
 
 @thorough
 def test_a_refused_task_beside_others(tasks: Path, tmp_path: Path) -> None:
-    """A task that is named and refused is left out like one that a pattern matches."""
+    """A task that is named and refused is left out like a task that a pattern matches."""
     chosen = options(tmp_path, tasks=("plain", "no-folder"), skip_refused=True, run_id="named")
     assert labledger.run(f"harbor:{tasks}", chosen).complete
     with open_ledger(lab_dir=tmp_path / ".lab") as ledger:
@@ -83,7 +84,7 @@ def test_only_refused_tasks(tasks: Path, tmp_path: Path) -> None:
 
 
 def test_preflight_names_them(tasks: Path, tmp_path: Path) -> None:
-    """Each task has its reason; with `skip_refused` the others may begin."""
+    """Each task has its reason. With `skip_refused`, the others may begin."""
     source, chosen = f"harbor:{tasks}", options(tmp_path, tasks=("plain", "no-*", "too-*"))
     results = labledger.preflight(source, chosen)
     reasons = {task.task_id: task.reason for task in results.tasks}
@@ -96,7 +97,7 @@ def test_preflight_names_them(tasks: Path, tmp_path: Path) -> None:
 
 
 def test_errors_of_the_translation_name_the_benchmark(tmp_path: Path) -> None:
-    """What a task lacks is said with the benchmark's name, not with a temporary path."""
+    """The message about a faulty task has the benchmark's name, not a temporary path."""
     env_templates(tmp_path / "set/one")
     with pytest.raises(PreflightFailed) as raised:
         labledger.run(f"harbor:{tmp_path / 'set'}", RunOptions(lab_dir=tmp_path / ".lab"))

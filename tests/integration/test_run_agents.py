@@ -1,4 +1,4 @@
-"""Runs of real agents with profiles: installed, pinned, told what to do, counted."""
+"""Runs of real agents with profiles: installed, pinned, started with a task, and counted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCRIPT = {
 }
 PRICE = {"input": 2, "cache_read": 0.5, "output": 10}
 COST = (1050 * 2 + 200 * 0.5 + 33 * 10) / 1e6
-"""What a trial costs, in dollars."""
+"""The cost of a trial in dollars."""
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +48,15 @@ def provider() -> Iterator[ServedProvider]:
 
 @pytest.fixture
 def project(tmp_path: Path, provider: ServedProvider) -> Iterator[Project]:
-    made = Project(tmp_path / "project", {})
-    made.environment["TEST_PROVIDER_KEY"] = KEY
+    project = Project(tmp_path / "project", {})
+    project.environment["TEST_PROVIDER_KEY"] = KEY
     row = {"id": "one", "task": {"prompt": INSTRUCTION}}
-    made.write("tasks.jsonl", json.dumps(row) + "\n")
-    made.write("grader.sh", GRADER)
-    del made.document["metrics"]
+    project.write("tasks.jsonl", json.dumps(row) + "\n")
+    project.write("grader.sh", GRADER)
+    del project.document["metrics"]
     upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
-    made.document["runtime"] = {
-        # Without Python, Node, glibc, root or anything to write to but what a trial has.
+    project.document["runtime"] = {
+        # It has no Python, Node, glibc or root, and only the trial's folders are writable.
         "image": MUSL,
         "user": "1000:1000",
         "root_read_only": True,
@@ -67,8 +67,8 @@ def project(tmp_path: Path, provider: ServedProvider) -> Iterator[Project]:
             "limits": {"usd": 10},
         },
     }
-    yield made
-    GatewayClient(made.lab / "gateway").stop()
+    yield project
+    GatewayClient(project.lab / "gateway").stop()
 
 
 def variant(name: str, agent: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def variant(name: str, agent: dict[str, Any]) -> dict[str, Any]:
 
 @thorough
 def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
-    """Two agents, each with its provider's API, pass, and their calls cost what the script says."""
+    """Two agents pass with their providers' APIs, and their calls cost what the script says."""
     project.document["baseline"] = variant("codex", {"profile": "codex", "model": "m"})
     mini = {"profile": "mini-swe-agent", "model": "anthropic/m"}
     project.document["variant_plan"] = [variant("mini", mini)]
@@ -107,7 +107,7 @@ def test_real_agents_solve_a_task_and_are_counted(project: Project) -> None:
 
 
 def test_preflight_refuses_an_image_without_what_an_agent_needs(project: Project) -> None:
-    """Claude Code runs commands by bash: an image without it is refused before a run exists."""
+    """Claude Code needs bash, so an image without it is refused before a run exists."""
     project.document["runtime"]["image"] = BUSYBOX
     agent = {"profile": "claude-code", "model": "m"}
     project.document["baseline"] = variant("only", agent)
@@ -125,12 +125,12 @@ ENDLESS = {
     "tasks": [{"match": INSTRUCTION, "turns": [{"shell": "echo more >> log", "usage": FIRST}]}],
 }
 ASKING = [agent for agent in sorted(find_profiles()) if agent != "aider"]
-"""All but aider, which asks once."""
+"""All except aider, which asks once."""
 
 
 @pytest.mark.parametrize("agent", tiered(ASKING, default=["claude-code"]))
 def test_a_cap_holds_to_the_last_request(project: Project, agent: str) -> None:
-    """An agent that never ends gets as many answers as its cap allows; refused once, it ends."""
+    """An endless agent gets as many answers as its cap allows, and ends after one refusal."""
     name = provider_of(agent)
     with scripted_provider(ENDLESS) as provider:
         upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
@@ -141,7 +141,7 @@ def test_a_cap_holds_to_the_last_request(project: Project, agent: str) -> None:
         project.save()
         done = project.command("run", project.experiment, "--run-id", "r")
         assert done.returncode == 0, done.stderr + done.stdout
-        assert [each["outcome"] for each in provider.requests] == ["answered"] * CAP
+        assert [request["outcome"] for request in provider.requests] == ["answered"] * CAP
     with open_ledger(lab_dir=project.lab) as ledger:
         slot = ledger.slot("r", 0)
     assert slot["evidence"][0]["ext"]["models"]["cap"] == "requests"
@@ -151,13 +151,13 @@ def test_a_cap_holds_to_the_last_request(project: Project, agent: str) -> None:
 
 @thorough
 def test_real_agents_replay_equal_call_by_call(project: Project) -> None:
-    """Without provider and key each agent gets its recorded answers, whatever it names anew."""
+    """Without provider and key, each agent gets its recorded answers, even with new names."""
     with scripted_provider(SCRIPT) as provider:
         upstream = {"upstream": provider.url, "key": {"env": "TEST_PROVIDER_KEY"}}
         providers = {provider_of(agent): upstream for agent in ASKING}
         models = {"providers": providers, "record": True}
         project.document["runtime"] |= {"image": PYTHON, "models": models}
-        first, *others = (variant(each, {"profile": each, "model": "m"}) for each in ASKING)
+        first, *others = (variant(agent, {"profile": agent, "model": "m"}) for agent in ASKING)
         project.document |= {"baseline": first, "variant_plan": others}
         project.save()
         done = project.command("run", project.experiment, "--run-id", "recorded")

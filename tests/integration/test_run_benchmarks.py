@@ -1,4 +1,4 @@
-"""Benchmarks in containers: HumanEval and MBPP files run, are resumed, regraded and edited."""
+"""HumanEval and MBPP files run in containers, and are resumed, regraded and edited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harbor_tasks import rewarded_if, write_task
 from tiers import thorough, tiered
 
 import labledger
-from labledger import RunOptions, open_ledger
+from labledger import RunOptions, SourceOptions, TrialSelection, open_ledger
 
 pytestmark = pytest.mark.docker
 
@@ -101,14 +101,14 @@ def test_gold_passes_everything_and_empty_nothing(
         assert Path(ledger.run("first").source_path) == folder / "experiment.yaml"
         metrics = ledger.slot("first", 0)["scores"][0]["metrics"]
     if form == "mbpp":
-        # The second challenge test of the file is wrong, on purpose: it is not in the verdict.
+        # The second challenge test of the file is wrong on purpose. It does not affect the verdict.
         assert metrics["challenge_tests"] == 2
         assert metrics["challenge_tests_passed"] == 1
     assert labledger.verify(lab_dir=lab).findings == ()
 
 
 def write_defects(folder: Path) -> None:
-    """Write Harbor tasks with defects that one look does not show, and one without."""
+    """Write a sound Harbor task, and some with defects that a single run does not show."""
     write_task(folder / "good")
     flaky = '[ "$AGENTLAB_REPL_IDX" != 1 ] && grep -q done answer.txt'
     write_task(folder / "flaky", instruction="Flaky.\n", tests=rewarded_if(flaky))
@@ -138,7 +138,7 @@ def test_check_looks_more_than_once(tmp_path: Path, image_ids: dict[str, str]) -
     assert (plan["tasks"], plan["trials"]) == (5, 5 * (2 * 2 + 2))
     last = events[-1]
     assert last["event"] == "benchmark_checked"
-    assert {(found["task_id"], found["finding"]) for found in last["findings"]} == {
+    assert {(row["task_id"], row["finding"]) for row in last["findings"]} == {
         ("flaky", "flaky"),
         ("unsolved", "no_solution"),
         ("leaks", "solution_in_image"),
@@ -146,7 +146,7 @@ def test_check_looks_more_than_once(tmp_path: Path, image_ids: dict[str, str]) -
     assert [(remark["task_id"], remark["finding"]) for remark in last["remarks"]] == [
         ("online", "needs_network")
     ]
-    [leak] = [found for found in last["findings"] if found["task_id"] == "leaks"]
+    [leak] = [finding for finding in last["findings"] if finding["task_id"] == "leaks"]
     assert "/opt/.cache/x" in leak["detail"]
     with open_ledger(lab_dir=tmp_path / ".lab") as ledger:
         assert {run.run_id for run in ledger.runs()} == {"c", "c-offline"}
@@ -154,7 +154,7 @@ def test_check_looks_more_than_once(tmp_path: Path, image_ids: dict[str, str]) -
 
 @thorough
 def test_a_check_whose_second_run_cannot_begin(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """What the first run has shown is printed, and the exit code says that this is not all."""
+    """The results of the first run are printed, and the exit code says that they are not all."""
     write_task(tmp_path / "one", tests=rewarded_if("true"))
     done = run_forked(
         "run", "harbor:one", "--agent", "nop", "--run-id", "c-offline", "-q", folder=tmp_path
@@ -170,7 +170,7 @@ def test_a_check_whose_second_run_cannot_begin(tmp_path: Path, image_ids: dict[s
 def test_check_names_a_task_that_its_solution_fails(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """`labledger check` exits with 1 and names the task whose tests are wrong, and no other."""
+    """`labledger check` exits with 1 and names only the task whose tests are wrong."""
     wrong = humaneval_row(1, "root", "return math.isqrt(n)", "candidate(9) == 4")
     write_lines(tmp_path / "h.jsonl", [HUMANEVAL[0], wrong])
     words = ("check", "humaneval:h.jsonl", "-n", 2)
@@ -191,10 +191,10 @@ def test_check_names_a_task_that_its_solution_fails(
 
 
 def test_each_agent_alone(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Runs of one agent each are complete, and have the same tasks for a comparison."""
+    """Runs of one agent each are complete, and can be compared on the same tasks."""
     path, lab = write_lines(tmp_path / "h.jsonl", HUMANEVAL[:1]), tmp_path / ".lab"
     for agent in ("gold", "empty"):
-        options = RunOptions(agents=(agent,), lab_dir=lab, run_id=agent)
+        options = RunOptions(source=SourceOptions(agents=(agent,)), lab_dir=lab, run_id=agent)
         assert labledger.run(f"humaneval:{path}", options).complete
     assert verdicts(lab, "gold") == {("HumanEval/0", "gold"): "pass"}
     assert verdicts(lab, "empty") == {("HumanEval/0", "empty"): "fail"}
@@ -229,7 +229,7 @@ def test_hostile_answers_are_verdicts(tmp_path: Path, image_ids: dict[str, str])
 def test_an_edited_experiment_with_an_agent_of_ones_own(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """`init --from`, edited, runs; the agent finds no solution and no test; then a regrading."""
+    """An edited `init --from` runs without showing the agent tests or solution, and is regraded."""
     write_lines(tmp_path / "h.jsonl", HUMANEVAL)
     folder, lab = tmp_path / "mine", tmp_path / ".lab"
     labledger.create_experiment(folder, benchmark=f"humaneval:{tmp_path / 'h.jsonl'}")
@@ -244,7 +244,9 @@ def test_an_edited_experiment_with_an_agent_of_ones_own(
         for name in ("secret", "files")
     ]
     (folder / "experiment.yaml").write_text(yaml.safe_dump(document), "utf-8")
-    options = RunOptions(lab_dir=lab, run_id="own", limit=2, max_concurrency=2)
+    options = RunOptions(
+        lab_dir=lab, run_id="own", selection=TrialSelection(limit=2), max_concurrency=2
+    )
     assert labledger.run(folder, options).complete
     expected = {
         ("HumanEval/0", "gold"): "pass",
@@ -274,7 +276,7 @@ def test_an_edited_experiment_with_an_agent_of_ones_own(
 
 @thorough
 def test_a_killed_run_of_a_benchmark_is_resumed(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Killed -9 after its first commit, the run goes on from its folder in the lab."""
+    """After a kill behind its first commit, the run continues from its folder in the lab."""
     project = Project(tmp_path / "project", {})
     rows = [humaneval_row(n, "double", "return 2 * n", "candidate(2) == 4") for n in range(4)]
     source = write_lines(project.folder / "h.jsonl", rows)
@@ -286,9 +288,11 @@ def test_a_killed_run_of_a_benchmark_is_resumed(tmp_path: Path, image_ids: dict[
     with closing(project.resume("killed")) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
         assert "warning" not in coordinator.kinds()
-    found = verdicts(project.lab, "killed")
-    assert len(found) == 8
-    assert all(v == ("pass" if variant == "gold" else "fail") for (_, variant), v in found.items())
+    results = verdicts(project.lab, "killed")
+    assert len(results) == 8
+    assert all(
+        v == ("pass" if variant == "gold" else "fail") for (_, variant), v in results.items()
+    )
     project.check_whole("killed")
 
 
@@ -324,7 +328,7 @@ FORMAT = Tiny()
 
 
 def test_a_format_from_outside(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A package with an entry point adds a format, which runs as the built-in ones do."""
+    """A package with an entry point adds a format, which runs like the built-in formats."""
     site = tmp_path / "site"
     info = site / "tiny_format-1.0.dist-info"
     info.mkdir(parents=True)

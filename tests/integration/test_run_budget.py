@@ -1,4 +1,4 @@
-"""`--budget-usd` and `--budget-tokens`: a run keeps them, stops there, and goes on with more."""
+"""`--budget-usd` and `--budget-tokens`: a run stops at its budget, and continues with more."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ METRICS = [
 
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
-    """Eight trials of half a dollar each; those of task `free` do not say what they cost."""
+    """Eight trials of half a dollar each, except that trials of task `free` report no cost."""
     tasks = {"a": PAYS + RIGHT, "b": PAYS + RIGHT, "free": RIGHT, "c": PAYS + RIGHT}
-    made = Project(tmp_path, tasks, max_concurrency=1)
-    made.document["metrics"] = METRICS
-    made.save()
-    return made
+    project = Project(tmp_path, tasks, max_concurrency=1)
+    project.document["metrics"] = METRICS
+    project.save()
+    return project
 
 
 def test_a_budget_stops_the_run_and_a_larger_one_goes_on(project: Project) -> None:
-    """What runs finishes and is kept; nothing more is dispatched; what is unknown is not zero."""
+    """Running trials finish and are kept, and no more start. An unknown cost is not zero."""
     with closing(project.run("paid", *PASSING, "--budget-usd", 1)) as coordinator:
         assert coordinator.finish() == 3, coordinator.stderr
     ended = coordinator.of("run_ended")[0]
     spent = ended["summary"]["ext"]["spent"]["cost_usd"]
-    # One sum, wherever it is told: with what was in flight when the budget was spent.
+    # Every message has the same sum, which includes the trials that ran when the budget was spent.
     assert f"{spent['total']:g} of 1 USD are spent (--budget-usd)" in ended["trouble"]
     assert ended["stop"] == {"cause": "budget", "message": ended["trouble"]}
-    [told] = coordinator.of("budget_spent")
-    assert 1 <= told["spent"]["total"] <= spent["total"]
-    assert "no more trials are started" in told["message"]
-    late = spent["total"] - told["spent"]["total"]
+    [event] = coordinator.of("budget_spent")
+    assert 1 <= event["spent"]["total"] <= spent["total"]
+    assert "no more trials are started" in event["message"]
+    late = spent["total"] - event["spent"]["total"]
     assert (f"{late:g} of them by trials in flight" in ended["trouble"]) == (late > 0)
-    assert told["in_flight"] * 0.5 >= late
+    assert event["in_flight"] * 0.5 >= late
     assert spent["total"] == 0.5 * spent["known"]
     assert ended["summary"]["ext"]["not_committed"] == 8 - ended["summary"]["ext"]["committed"] > 0
 
@@ -69,7 +69,7 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(project: Project) -> No
 
 
 def test_what_was_spent_before_counts(project: Project) -> None:
-    """Resumed with its budget spent already, a run dispatches nothing."""
+    """A run whose budget is already spent starts nothing when it is resumed."""
     with closing(project.run("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
         assert coordinator.finish() == 3, coordinator.stderr
     with closing(project.resume("paid", *PASSING)) as coordinator:
@@ -80,7 +80,8 @@ def test_what_was_spent_before_counts(project: Project) -> None:
 
 @thorough
 def test_a_budget_that_was_raised_meanwhile_is_the_next_session_s(project: Project) -> None:
-    """What was asked of a run that nobody owns is applied first, and options of resume win."""
+    """Requests to a run without an owner are applied first, and options of `resume` override
+    them."""
     with closing(project.run("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
         assert coordinator.finish() == 3
     project.output("set", "paid", "--budget-tokens", 121, "--max-concurrency", 1)
@@ -107,7 +108,7 @@ def test_a_budget_of_what_is_not_measured_is_refused(project: Project) -> None:
 
 @thorough
 def test_the_terminal_says_what_was_spent(project: Project) -> None:
-    """The outcome names the cost, and of how many trials it is not known."""
+    """The outcome names the cost, and how many trials have no known cost."""
     done = project.command("run", project.experiment, *PASSING)
     assert done.returncode == 0, done.stderr
     assert (
@@ -116,7 +117,7 @@ def test_the_terminal_says_what_was_spent(project: Project) -> None:
 
 
 def test_what_a_stopped_run_spent_is_shown_to_its_end(project: Project) -> None:
-    """After a second Ctrl-C: of results that wait for earlier slots, and of what it killed."""
+    """After a second Ctrl-C, the sum includes waiting results and killed trials."""
     project.tasks({"a": PAYS + HOLDS_CAREFUL, "b": PAYS + RIGHT})
     project.document["design"]["max_concurrency"] = 2
     project.save()
@@ -137,7 +138,7 @@ def test_what_a_stopped_run_spent_is_shown_to_its_end(project: Project) -> None:
 
 
 def test_what_the_last_trial_uses_up_is_cleaned_up(project: Project) -> None:
-    """A run whose budget ends with its last trial is complete: what is left of trials goes."""
+    """A run whose budget ends with its last trial is complete, and its remains are removed."""
     project.tasks({"a": PAYS + HOLDS_CAREFUL})
     project.document["design"]["max_concurrency"] = 2
     project.save()
@@ -145,7 +146,7 @@ def test_what_the_last_trial_uses_up_is_cleaned_up(project: Project) -> None:
         coordinator.until("trial_finished")
         left = project.trial_folder("paid", 1)
         wait_until(lambda: not left.exists(), "the removal of a trial that has ended")
-        left.mkdir()  # As a removal that failed leaves it.
+        left.mkdir()  # A failed removal leaves it so.
         project.open_gate("paid", 0)
         assert coordinator.finish() == 0, coordinator.stderr
     assert coordinator.of("budget_spent")
@@ -155,7 +156,7 @@ def test_what_the_last_trial_uses_up_is_cleaned_up(project: Project) -> None:
 def test_a_run_whose_end_is_not_stored_is_not_called_complete(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though its budget ends with its last trial: what was refused is written by a resume."""
+    """If the run's end could not be written, a resume writes it, even if the budget is spent."""
 
     def refuse(*_: object) -> NoReturn:
         raise LabLedgerError("the disk is full")
@@ -172,7 +173,7 @@ def test_a_run_whose_end_is_not_stored_is_not_called_complete(
 
 
 def test_less_than_nothing_is_no_spending(project: Project) -> None:
-    """A trial that says that it cost less than 0 is unknown, and leaves the others no more room."""
+    """A trial with a cost below 0 has an unknown cost, and does not enlarge the budget."""
     refund = PAYS.replace("0.5", "-50").replace("100", "-100")
     project.tasks({"refund": refund + RIGHT, "a": PAYS + RIGHT, "b": PAYS + RIGHT})
     with closing(project.run("paid", *PASSING, "--budget-usd", 1)) as coordinator:
@@ -184,7 +185,7 @@ def test_less_than_nothing_is_no_spending(project: Project) -> None:
 
 
 def test_what_to_type_next_asks_for_more_of_what_is_spent(project: Project) -> None:
-    """The command that is offered names the budget that is used up; the run keeps the other."""
+    """The suggested command names the budget that is used up, and the run keeps the other one."""
     budgets = ("--budget-usd", 1, "--budget-tokens", 5000)
     done = project.command("run", project.experiment, *PASSING, "--run-id", "paid", *budgets)
     assert done.returncode == 3, done.stderr
@@ -205,7 +206,7 @@ def test_what_to_type_next_asks_for_more_of_what_is_spent(project: Project) -> N
 
 @thorough
 def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) -> None:
-    """A run that is complete was not stopped early, and asks for no more."""
+    """A run that is complete was not stopped early, and suggests no larger budget."""
     done = project.command("run", project.experiment, *PASSING, "--budget-usd", 3)
     assert done.returncode == 0, done.stderr
     assert "8 of 8 trials saved" in done.stdout
@@ -213,10 +214,10 @@ def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) ->
 
 
 def test_a_killed_run_keeps_its_budget(project: Project) -> None:
-    """`kill -9`, and a plain `resume` stops where the run that was killed would have."""
+    """After `kill -9`, a plain `resume` stops where the killed run would have stopped."""
     budgets = ("--budget-usd", 1.5, "--budget-tokens", 5000)
     project.tasks(dict.fromkeys("abcd", PAYS + HOLDS))
-    # One at a time: of two, the later slot may be paid for first, and wait for one not started.
+    # One at a time. Otherwise the later slot may be paid first and wait for one not started.
     with closing(project.run("paid", *HOLDING, *budgets, "-n", 1)) as killed:
         killed.until("slot_dispatched")
         first = project.await_agents("paid", 1)
@@ -233,15 +234,17 @@ def test_a_killed_run_keeps_its_budget(project: Project) -> None:
     assert "of 1.5 USD are spent (--budget-usd)" in ended["trouble"]
     assert 3 <= ended["summary"]["ext"]["committed"] < 8
     spent = ended["summary"]["ext"]["spent"]
-    told = project.json("status", "paid", "--json")
-    assert (told["budget"], told["spent"]) == (started["budget"], spent)
+    status = project.json("status", "paid", "--json")
+    assert (status["budget"], status["spent"]) == (started["budget"], spent)
     project.check_run("paid")
 
 
 @thorough
 def test_what_is_paid_for_is_collected(project: Project, engine_log: EngineLog) -> None:
-    """Resumed with its budget spent, a run starts nothing, and keeps what trials finished that
-    the coordinator before it had started."""
+    """Resumed with its budget spent, a run starts nothing.
+
+    It keeps the results of trials that the earlier coordinator had started.
+    """
     project.tasks({"held": PAYS + HOLDS, **dict.fromkeys("abcdefg", PAYS + RIGHT)})
     with closing(project.run("paid", *HOLDING, "-n", 3, "--budget-usd", 3)) as killed:
         killed.until("trial_finished", times=6)
@@ -253,8 +256,8 @@ def test_what_is_paid_for_is_collected(project: Project, engine_log: EngineLog) 
         project.open_gate("paid", slot)
     with closing(project.resume("paid", *PASSING)) as resumed:
         assert resumed.finish() == 3, resumed.stderr
-    dispatched = {told["schedule_idx"] for told in resumed.of("slot_dispatched")}
-    collected = {told["schedule_idx"] for told in resumed.of("trial_finished")}
+    dispatched = {event["schedule_idx"] for event in resumed.of("slot_dispatched")}
+    collected = {event["schedule_idx"] for event in resumed.of("trial_finished")}
     assert dispatched == collected >= {0, 1}
     assert "USD are spent" in resumed.of("run_ended")[0]["trouble"]
     with closing(project.resume("paid", *PASSING, "--budget-usd", "none")) as resumed:
@@ -265,7 +268,7 @@ def test_what_is_paid_for_is_collected(project: Project, engine_log: EngineLog) 
 
 @thorough
 def test_a_budget_is_replaced_and_lifted(project: Project) -> None:
-    """A resume with a budget replaces that one alone, by more or less; `none` lifts it."""
+    """A resume replaces only the budget that it names. `none` lifts it."""
     stopped = project.start("paid", budget_usd=0.5, budget_tokens=5000)
     assert (stopped.budget, stopped.used_up) == ({"cost_usd": 0.5, "tokens": 5000}, ("cost_usd",))
     stopped = project.go_on("paid", budget_usd=100, budget_tokens=1)
@@ -280,7 +283,7 @@ def test_a_budget_is_replaced_and_lifted(project: Project) -> None:
 
 @thorough
 def test_infinity_is_no_budget(project: Project) -> None:
-    """The library's word for `none`, which asks for no metric either."""
+    """Infinity is the library's word for `none`, and needs no metric."""
     project.document["metrics"] = []
     project.save()
     outcome = project.start("free", budget_usd=math.inf)
@@ -289,7 +292,7 @@ def test_infinity_is_no_budget(project: Project) -> None:
 
 @pytest.mark.parametrize("given", ["-1", "nan", "much"])
 def test_what_is_no_amount_is_refused(project: Project, given: str) -> None:
-    """Nothing is begun with a budget that cannot be kept."""
+    """A run with an invalid budget does not begin."""
     done = project.command("run", project.experiment, *PASSING, f"--budget-tokens={given}")
     assert done.returncode == 2
     assert "--budget-tokens: found " in done.stderr

@@ -1,4 +1,4 @@
-"""What may change between a run and its resume, and what may not."""
+"""Changes that are allowed between a run and its resume, and changes that are refused."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ CHANGES: list[tuple[Callable[[Project], None], str]] = [
 def test_what_affects_results_may_not_change(
     stopped: Project, change: Callable[[Project], None], sentence: str
 ) -> None:
-    """Resuming is refused with what changed, before anything is done, and works when it is back."""
+    """`resume` refuses changes that affect results, names them, and works when they are undone."""
     kept = {path: path.read_bytes() for path in stopped.folder.iterdir() if path.is_file()}
     change(stopped)
     if change not in (agent_file, task, dataset):
@@ -106,7 +106,7 @@ def test_what_affects_results_may_not_change(
 
 
 def test_frozen_goes_on_with_the_runs_own_copy(fresh: Project) -> None:
-    """With --frozen, whatever became of the files, the run is what it was started as."""
+    """With --frozen, the run continues from its own copy, whatever happened to the files."""
     agent_file(fresh)
     task(fresh)
     fresh.experiment.write_text("nothing: left", "utf-8")
@@ -125,7 +125,7 @@ def damage(project: Project) -> list[Path]:
 
 
 def test_files_that_were_changed_in_the_store_are_staged_again(fresh: Project) -> None:
-    """A run, and a resume, replace changed artifacts by the experiment's own files, and say so."""
+    """A run and a resume replace changed artifacts by the experiment's own files, and say so."""
     files = damage(fresh)
     events: list[dict[str, Any]] = []
     assert fresh.go_on("stopped", on_event=events.append).complete
@@ -139,7 +139,8 @@ def test_files_that_were_changed_in_the_store_are_staged_again(fresh: Project) -
 
 
 def test_what_affects_no_result_may_change(fresh: Project) -> None:
-    """The name and the concurrency of an experiment are not what was measured."""
+    """The name and the concurrency of an experiment may change, because no result depends on
+    them."""
     fresh.document["experiment"]["name"] = "Another name"
     fresh.document["design"]["max_concurrency"] = 5
     fresh.save()
@@ -147,7 +148,7 @@ def test_what_affects_no_result_may_change(fresh: Project) -> None:
 
 
 def test_an_experiment_that_is_gone_is_warned_of(fresh: Project) -> None:
-    """Without its experiment file a run resumes with its stored copy and warns."""
+    """Without its experiment file, a run resumes with its stored copy and warns."""
     fresh.experiment.unlink()
     events: list[dict[str, Any]] = []
     assert fresh.go_on("stopped", on_event=events.append).complete
@@ -159,7 +160,7 @@ def test_an_experiment_that_is_gone_is_warned_of(fresh: Project) -> None:
 def test_a_name_without_a_value_stops_a_resume(
     stopped: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the agents need from outside must be given again, since it is stored nowhere."""
+    """Values for the agents must be given again at a resume, because they are stored nowhere."""
     monkeypatch.delenv("PACE", raising=False)
     from labledger import RunOptions, resume
 
@@ -175,8 +176,10 @@ def test_an_unknown_run_names_its_like(stopped: Project) -> None:
 
 
 def test_a_complete_run_says_that_its_experiment_has_changed(fresh: Project) -> None:
-    """Resuming a complete run whose experiment changed runs nothing and says that a new run
-    would differ."""
+    """Resuming a complete run with a changed experiment runs nothing.
+
+    It says that a new run would differ.
+    """
     warnings: list[str] = []
 
     def listen(event: dict[str, Any]) -> None:
@@ -194,7 +197,7 @@ def test_a_complete_run_says_that_its_experiment_has_changed(fresh: Project) -> 
 
 
 def test_a_lab_folder_may_hold_a_colon(tmp_path: Path) -> None:
-    """Its trials run, and a sealed grader's too: what is mounted is not written in one word."""
+    """Trials run in a lab whose path has a colon, even with a sealed grader."""
     project = Project(tmp_path / "at 12:30", {"a": RIGHT})
     project.document["benchmark"]["grader"]["sealed"] = True
     project.save()
@@ -205,7 +208,7 @@ def test_a_lab_folder_may_hold_a_colon(tmp_path: Path) -> None:
 def test_a_staged_grader_that_was_replaced(
     tmp_path: Path, image_ids: dict[str, str], sealed: bool
 ) -> None:
-    """A resume grades nothing with a program that is not the frozen one, and verify names it."""
+    """A resume does not grade with a replaced program, and `verify` names it."""
     project = Project(tmp_path, {"a": WRONG, "b": WRONG, "c": WRONG}, max_concurrency=1)
     if sealed:
         project.document["benchmark"]["grader"]["mode"] = "after_agent"

@@ -1,4 +1,4 @@
-"""`labledger extend`: a run grows by tasks, variants and replications, and stays one run."""
+"""`labledger extend` adds tasks, variants and replications to a run, which stays one run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from experiments import BY_MODE, HOLDING, HOLDS, PASSING, RIGHT, WRONG, EngineLo
 from tiers import thorough
 
 from labledger import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
+from labledger.cli.option_groups import run_options
 from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
 from labledger.export import mirrors
 from labledger.files.lab_folder import LabFolder
@@ -31,11 +32,11 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 
 def options(project: Project, **changes: Any) -> RunOptions:
-    return RunOptions(lab_dir=project.lab, env={"PACE": "passing"}, **changes)
+    return run_options(lab_dir=project.lab, env={"PACE": "passing"}, **changes)
 
 
 def cells(project: Project, run_id: str) -> dict[tuple[str, str, int], Any]:
-    """Status and verdict by variant, task and replication."""
+    """Return status and verdict by variant, task and replication."""
     sql = (
         "SELECT variant_id, task_id, repl_idx, status, verdict, passed FROM trials WHERE run_id = ?"
     )
@@ -47,7 +48,7 @@ def cells(project: Project, run_id: str) -> dict[tuple[str, str, int], Any]:
 def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
     project: Project, tmp_path: Path
 ) -> None:
-    """Tasks, a variant and replications come after what is there; rows, pairs and files agree."""
+    """A run that grew three times has the rows, pairs and files of a run done at once."""
     project.start(RUN, limit=2, variants=("base",))
     folder = project.lab / "runs" / RUN
     first = {name: (folder / path).read_bytes() for name, path in mirrors.PATHS.items()}
@@ -81,7 +82,7 @@ def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
         pairs = "SELECT wins, losses, ties, unpaired FROM win_loss_tie WHERE run_id = ?"
         assert list(ledger.rows(pairs, (RUN,))[1]) == list(ledger.rows(pairs, ("at-once",))[1])
         compared = [ledger.compare(run_id).comparisons[0] for run_id in (RUN, "at-once")]
-        assert [each.tasks for each in compared] == [3, 3]
+        assert [comparison.tasks for comparison in compared] == [3, 3]
     ledger_before = (project.lab / "ledger.sqlite").read_bytes()
     with pytest.raises(NothingToExtend, match="already has every trial"):
         extend(RUN, options=options(project))
@@ -121,8 +122,10 @@ echo '{"verdict": "pass", "primary_metric_name": "resolved", "primary_metric_val
 def test_a_new_task_brings_its_tests_and_old_tasks_do_not_see_them(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """With a folder of tests, as `labledger init` writes it, a run grows by a task and its test.
-    A later replication of an old task finds what its first trial found, by the same grader."""
+    """A run with a folder of tests, as `labledger init` writes it, grows by a task and its test.
+
+    A later replication of an old task finds the tests of its first trial, by the same grader.
+    """
     project = Project(tmp_path, {"a": RIGHT})
     (tmp_path / "tests").mkdir()
     project.write("tests/a.json", "1")
@@ -141,10 +144,10 @@ def test_a_new_task_brings_its_tests_and_old_tasks_do_not_see_them(
     project.document["design"]["replications"] = 2
     project.save()
     assert extend(RUN, options=options(project)).complete
-    found = """SELECT scores.task_id, scores.repl_idx, predictions.value, scores.grader_digest
+    sql = """SELECT scores.task_id, scores.repl_idx, predictions.value, scores.grader_digest
         FROM scores JOIN predictions USING (run_id, schedule_idx) WHERE scores.run_id = ?"""
     with open_ledger(lab_dir=project.lab) as ledger:
-        rows = {tuple(row[:2]): tuple(row[2:]) for row in ledger.rows(found, (RUN,))[1]}
+        rows = {tuple(row[:2]): tuple(row[2:]) for row in ledger.rows(sql, (RUN,))[1]}
     assert {cell: value for cell, (value, _) in rows.items()} == {
         ("a", 0): "a.json ",
         ("a", 1): "a.json ",
@@ -161,7 +164,7 @@ def test_a_new_task_brings_its_tests_and_old_tasks_do_not_see_them(
 def test_a_run_that_is_owned_is_refused_and_one_that_was_killed_is_extended(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """A run is extended when its coordinator is gone; its trials go on, and none runs twice."""
+    """A run is extended when its coordinator is gone. Its trials go on, and none runs twice."""
     project = Project(tmp_path, {"a": HOLDS, "b": RIGHT})
     with closing(project.run(RUN, *HOLDING, "--limit", 1)) as coordinator:
         coordinator.until("slot_dispatched")
@@ -177,13 +180,13 @@ def test_a_run_that_is_owned_is_refused_and_one_that_was_killed_is_extended(
 
 
 def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """What the first part spent counts: a spent budget adds nothing, and new slots stop at it."""
+    """The cost of the first part counts: a spent budget adds nothing, and new slots stop at it."""
     pays = """echo '{"type": "call", "usd": 0.5}' >>"$AGENTLAB_TRAJECTORY_PATH"\n""" + RIGHT
     project = Project(tmp_path, {"a": pays, "b": pays, "c": pays})
     project.document["metrics"] = [
         {"id": "cost_usd", "from": "events", "event": "call", "field": "usd", "aggregate": "sum"}
     ]
-    # The run begins and grows with sizes at which no look is planned; both steps say so.
+    # The run begins and grows with sizes at which no look is planned, and both steps say so.
     project.document["design"]["looks"] = [{"tasks": tasks, "replications": 1} for tasks in (2, 3)]
     project.save()
     begun: list[JsonObject] = []

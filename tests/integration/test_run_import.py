@@ -1,4 +1,4 @@
-"""Teams merge their histories: real runs of two labs, imported both ways, and gone on with."""
+"""Runs of two labs are imported both ways, and continued in the other lab."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ pytestmark = pytest.mark.docker
 
 
 def head(project: Project, run_id: str) -> str:
-    """The digest that stands for all that is committed of a run."""
+    """Return the digest of all committed rows of a run."""
     with open_ledger(lab_dir=project.lab) as ledger:
-        found: str = ledger.summary(run_id)["ext"]["chain_head"]
-        return found
+        head: str = ledger.summary(run_id)["ext"]["chain_head"]
+        return head
 
 
 @thorough
 def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
-    """Both hold all runs with the same digests; an interrupted one is completed after its move."""
+    """Both labs hold all runs with equal digests, and an interrupted run completes after its
+    move."""
     ours = Project(tmp_path / "ours", {"a": RIGHT, "b": BY_MODE, "c": WRONG})
     theirs = Project(tmp_path / "theirs", {"a": RIGHT, "b": HOLDS}, max_concurrency=4)
     assert ours.start("one").complete
     with closing(theirs.run("two", *HOLDING)) as coordinator:
         interrupt_after_two(theirs, coordinator)
 
-    found = ours.output("import", theirs.folder)
-    assert found == "imported two: 2 of 4 trials saved\n"
+    output = ours.output("import", theirs.folder)
+    assert output == "imported two: 2 of 4 trials saved\n"
     assert theirs.output("import", ours.folder / ".lab" / "runs" / "one") == (
         "imported one: 6 of 6 trials saved\n"
     )
@@ -57,7 +58,7 @@ def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
 
 
 def interrupt_after_two(project: Project, coordinator: Coordinator) -> None:
-    """End a run when the slots of its first task are committed; the others' containers go."""
+    """Stop a run when the slots of its first task are committed. Remove the other containers."""
     coordinator.until("slot_committed", times=2)
     project.await_agents("two", 2)
     coordinator.signal(signal.SIGINT)
@@ -67,7 +68,7 @@ def interrupt_after_two(project: Project, coordinator: Coordinator) -> None:
 
 
 def test_a_run_folder_is_all_that_an_import_needs(tmp_path: Path) -> None:
-    """What the run itself wrote, carried away from its ledger, becomes the same run."""
+    """A run's own folder, without its ledger, is enough to import the same run."""
     ours, theirs = Project(tmp_path / "ours", {"a": RIGHT}), Project(tmp_path / "theirs", {})
     ours.start("one")
     (ours.lab / "runs" / "one").rename(tmp_path / "carried")

@@ -1,4 +1,4 @@
-"""Runs as a program starts them: with listeners that fail, in threads, beside other owners."""
+"""Programs start runs with failing listeners, in threads, and next to other owners."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_a_run_in_a_thread_without_a_terminal(
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in signals], Path.cwd()
     during = []
-    events: queue.SimpleQueue[labledger.JsonObject] = queue.SimpleQueue()
+    events: queue.SimpleQueue[labledger.results.JsonObject] = queue.SimpleQueue()
 
-    def listen(event: labledger.JsonObject) -> None:
+    def listen(event: labledger.results.JsonObject) -> None:
         during.append(([signal.getsignal(number) for number in signals], Path.cwd()))
         events.put(event)
 
-    outcomes: list[labledger.RunOutcome] = []
+    outcomes: list[labledger.results.RunOutcome] = []
     thread = threading.Thread(
         target=lambda: outcomes.append(project.start("threaded", on_event=listen))
     )
@@ -84,15 +84,15 @@ def test_a_run_in_a_thread_without_a_terminal(
 
 
 def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Project) -> None:
-    """A loop stays free beside a run, which another thread stops; the loop itself can resume it."""
+    """Another thread stops a run while the event loop stays free. The loop itself can resume it."""
     project.tasks({"a": RIGHT, "b": RIGHT})
-    events: queue.SimpleQueue[labledger.JsonObject] = queue.SimpleQueue()
+    events: queue.SimpleQueue[labledger.results.JsonObject] = queue.SimpleQueue()
     values = {"PACE": "passing"}
     options = labledger.RunOptions(
         project.lab, run_id="looped", max_concurrency=1, env=values, on_event=events.put
     )
 
-    async def run_and_stop() -> tuple[labledger.RunOutcome, labledger.RunOutcome]:
+    async def run_and_stop() -> tuple[labledger.results.RunOutcome, labledger.results.RunOutcome]:
         running = asyncio.create_task(
             asyncio.to_thread(labledger.run, project.folder, options), name="run"
         )
@@ -101,7 +101,7 @@ def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Proj
             assert not running.done()
         options.stop_request.raise_level("a stop button")
         stopped = await running
-        # In the main thread and inside the running loop, as a cell of a notebook would.
+        # In the main thread and inside the running loop, like a cell of a notebook.
         return stopped, labledger.resume("looped", labledger.RunOptions(project.lab, env=values))
 
     stopped, resumed = asyncio.run(run_and_stop())
@@ -114,7 +114,7 @@ def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Proj
 
 @thorough
 def test_a_listener_that_fails_gives_the_run_back(tmp_path: Path, engine_log: EngineLog) -> None:
-    """A listener's exception is raised; the run is interrupted, has no owner and can be resumed."""
+    """A listener's exception is raised. The run is interrupted, has no owner and can be resumed."""
     project = Project(tmp_path, {"a": HOLDS_CAREFUL, "b": RIGHT})
 
     def fail(event: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def test_a_live_run_has_one_owner(project: Project) -> None:
 
 
 def test_a_name_that_is_taken_is_refused(project: Project) -> None:
-    """A second run of the same name is refused with what to do, and the first is as it was."""
+    """A second run of the same name is refused with advice, and the first is unchanged."""
     project.start("taken")
     before = project.rows("taken")
     with pytest.raises(RunExists) as caught:
@@ -162,7 +162,7 @@ def test_a_name_that_is_taken_is_refused(project: Project) -> None:
 
 
 def test_a_ledger_whose_creation_was_interrupted_is_made_anew(project: Project) -> None:
-    """Killed between the file and its tables, the next run begins as if nothing had been."""
+    """After a kill between the file and its tables, the next run creates the ledger anew."""
     LabFolder(project.lab).create()
     (project.lab / "ledger.sqlite").touch()
     assert project.start("first").complete
@@ -183,7 +183,8 @@ def test_two_runs_share_a_ledger_and_a_process(project: Project) -> None:
 
 
 def test_starting_a_run_drops_no_lock_of_a_reader(project: Project) -> None:
-    """SQLite's locks are the process's: a file that is opened and closed beside it loses them."""
+    """A starting run keeps a reader's locks, which closing the same file in a process would
+    drop."""
     project.start("first")
     path = project.lab / "ledger.sqlite"
     holder = DRIVER.connect(str(path), isolation_level=None)
@@ -198,7 +199,7 @@ def test_starting_a_run_drops_no_lock_of_a_reader(project: Project) -> None:
 
 
 def locks_on(path: Path) -> set[str]:
-    """This process's locks on a file, as the kernel lists them, without their running number."""
+    """Return this process's locks on a file as the kernel lists them, without their number."""
     inode = str(path.stat().st_ino)
     lines = Path("/proc/locks").read_text("ascii").splitlines()
     mine = [line.split()[1:] for line in lines if f":{inode} " in line]
@@ -206,7 +207,7 @@ def locks_on(path: Path) -> set[str]:
 
 
 def test_nothing_exists_after_a_failed_check(project: Project) -> None:
-    """Where an image cannot be had, the failure names it and no lab folder was made."""
+    """If an image is unavailable, the failure names it, and no lab folder is made."""
     project.document["runtime"]["image"] = "localhost:1/absent:1"
     project.save()
     with pytest.raises(PreflightFailed, match=r"localhost:1/absent:1"):

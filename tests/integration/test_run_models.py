@@ -1,4 +1,4 @@
-"""Runs whose agents ask models: from the command to the ledger, with kills in between."""
+"""Runs whose agents call models, from the command to the ledger, with kills in between."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def provider() -> Iterator[ServedProvider]:
 
 @pytest.fixture
 def project(tmp_path: Path, provider: ServedProvider) -> Iterator[ModelProject]:
-    with project_in(tmp_path, provider.url, {"one": RIGHT, "two": RIGHT * 2}) as made:
-        yield made
+    with project_in(tmp_path, provider.url, {"one": RIGHT, "two": RIGHT * 2}) as project:
+        yield project
 
 
 def test_a_run_counts_what_its_agents_use(project: ModelProject, provider: ServedProvider) -> None:
-    """Verdicts, tokens and costs are those of the script, to the last digit, and no key is left."""
+    """Verdicts, tokens and costs equal the script's to the last digit, and no key is stored."""
     before = len(provider.requests)
     done = project.command("run", project.experiment, "--run-id", "r")
     assert done.returncode == 0, done.stderr + done.stdout
     assert len(provider.requests) == before + 3
     for idx, calls in enumerate((1, 2)):
-        found = project.metrics("r", idx)
-        assert found == {
+        metrics = project.metrics("r", idx)
+        assert metrics == {
             "tokens_in": calls * 120,
             "tokens_out": calls * 30,
             "cost_usd": pytest.approx(calls * COST, abs=1e-15),
@@ -58,7 +58,7 @@ def test_a_run_counts_what_its_agents_use(project: ModelProject, provider: Serve
 
 
 def journal(project: ModelProject, idx: int = 0, attempt: int = 1) -> list[ModelCall]:
-    """The calls of a trial that runs, as the gateway has journaled them."""
+    """Return the calls of a running trial, as the gateway has journaled them."""
     return read_calls(project.trial_folder("r", idx, attempt) / JOURNAL)
 
 
@@ -87,7 +87,7 @@ def test_a_killed_coordinator_loses_no_call_and_repeats_no_agent(
 def test_a_trial_that_was_being_prepared_has_its_models(
     tmp_path: Path, provider: ServedProvider, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """If the coordinator is killed before the agent begins, the helper is made anew for it."""
+    """If the coordinator is killed before the agent begins, the helper is made anew."""
     with project_in(tmp_path, provider.url, {"one": RIGHT}) as project:
         with monkeypatch.context() as environment:
             environment.setenv(VARIABLE, f"{point}:0")
@@ -103,7 +103,7 @@ def test_a_trial_that_was_being_prepared_has_its_models(
 
 
 def test_a_killed_gateway_is_started_again(tmp_path: Path, provider: ServedProvider) -> None:
-    """If the gateway is killed, another one serves the agent; what was under way is unknown."""
+    """If the gateway is killed, another one serves the agent. The interrupted call is unknown."""
     program = "ask('slow')\n" + RIGHT
     with project_in(tmp_path, provider.url, {"one": program}) as project:
         coordinator = project.run("r")
@@ -117,13 +117,13 @@ def test_a_killed_gateway_is_started_again(tmp_path: Path, provider: ServedProvi
             slot = ledger.slot("r", 0)
         states = [call["state"] for call in slot["model_calls"]]
         assert (states, slot["status"]) == (["unknown", "answered"], "completed")
-        # What one of the calls used is unknown, and so is the sum.
+        # The usage of one call is unknown, and so is the sum.
         assert project.metrics("r", 0) == {}
         project.check_whole("r")
 
 
 def test_no_key_is_in_a_container_or_an_argument(tmp_path: Path, provider: ServedProvider) -> None:
-    """While a trial runs, no container and no process but the gateway's memory has the key."""
+    """While a trial runs, only the gateway's memory has the key: no container and no argument."""
     with project_in(tmp_path, provider.url, {"one": SLOW}) as project:
         coordinator = project.run("r")
         wait_until(lambda: journal(project) != [], "the agent's call")
@@ -147,7 +147,7 @@ NO_CREDIT = {"error": {"message": "Your credit balance is too low.", "type": "in
 
 
 def test_a_provider_that_failed_is_not_the_agents_failure(tmp_path: Path) -> None:
-    """A refused account stops the run at once; after a resume the agent is tried again.
+    """A refused account stops the run at once. After a resume, the agent is tried again.
 
     The calls of both attempts are kept.
     """
@@ -171,8 +171,8 @@ def test_a_provider_that_failed_is_not_the_agents_failure(tmp_path: Path) -> Non
         resumed.close()
         finished = [
             (e["status"], e["reason"])
-            for each in (coordinator, resumed)
-            for e in each.of("trial_finished")
+            for session in (coordinator, resumed)
+            for e in session.of("trial_finished")
         ]
         assert finished == [("infra_error", "provider_failed"), ("completed", None)]
         assert [asked.is_probe for asked in provider.requests] == [False, True, False]
@@ -208,13 +208,13 @@ TRICKS = {
     "other-model": "send('hello', model='gone'); sys.exit(1)",
     "token": "send('provoke-500')\nask('hello', token='forged'); sys.exit(1)",
 }
-"""What agents that failed do at their end, so that it looks like their provider's failure."""
+"""Failing agents end with one of these calls, so that their provider seems to have failed."""
 QUOTA = {"error": {"message": "You exceeded your quota.", "code": "insufficient_quota"}}
 NO_MODEL = {"error": {"message": "The model `gone` does not exist.", "code": "model_not_found"}}
 
 
 def provoked(asked: Asked) -> Answer:
-    """What a provider answers that fails as an agent wants it to."""
+    """Return the answer of a provider that fails as an agent wants it to."""
     if asked.path.startswith("/other/") or "openai-organization" in asked.headers:
         return 401, {"error": {"message": "Incorrect API key provided"}}
     failures: dict[str, Answer] = {
@@ -224,12 +224,12 @@ def provoked(asked: Asked) -> Answer:
         "provoke-credit": (400, NO_CREDIT),
         '"gone"': (404, NO_MODEL),
     }
-    found = (answer for word, answer in failures.items() if word in asked.body)
-    return next(found, (200, COMPLETION))
+    answers = (answer for word, answer in failures.items() if word in asked.body)
+    return next(answers, (200, COMPLETION))
 
 
 def test_no_agent_leaves_the_rate_by_what_it_asks(tmp_path: Path) -> None:
-    """With one task right for each trick that fails, the pass rate is 50 %, as without tricks."""
+    """With one correct task for each trick that fails, the pass rate is 50 %, as without tricks."""
     programs = {f"right-{name}": RIGHT for name in TRICKS}
     programs |= {name: SENDS + trick for name, trick in TRICKS.items()}
     key = {"env": "TEST_PROVIDER_KEY"}
@@ -252,15 +252,15 @@ def test_no_agent_leaves_the_rate_by_what_it_asks(tmp_path: Path) -> None:
 
 
 def test_a_budget_counts_what_the_gateway_counted(tmp_path: Path, provider: ServedProvider) -> None:
-    """A run stops when its trials' calls have cost as much as its budget, and can go on."""
+    """A run stops when its trials' calls have cost as much as its budget, and can continue."""
     with project_in(tmp_path, provider.url, dict.fromkeys("abcd", RIGHT)) as project:
         words = ("--budget-usd", COST * 1.5, "--max-concurrency", 1)
         done = project.command("run", project.experiment, "--run-id", "r", *words)
         assert done.returncode == 3, done.stderr
         assert "--budget-usd" in done.stderr + done.stdout
         with open_ledger(lab_dir=project.lab) as ledger:
-            # One trial is prepared while another one runs: it may have started when the second
-            # one's cost was known. The fourth is dispatched after that, and so never.
+            # One trial is prepared while another one runs, so it may start before the second one's
+            # cost is known. The fourth is dispatched after that, and therefore never.
             assert ledger.run("r").next_schedule_idx in (2, 3)
         done = project.command("resume", "r", "--budget-usd", 1)
         assert done.returncode == 0, done.stderr
@@ -272,10 +272,10 @@ def test_a_budget_counts_calls_of_running_trials(tmp_path: Path, provider: Serve
     with project_in(tmp_path, provider.url, dict.fromkeys("abc", held)) as project:
         words = ("--budget-usd", COST / 2, "--max-concurrency", 1)
         with closing(project.run("r", *words)) as coordinator:
-            told = coordinator.until("budget_spent")
-            assert told["spent"]["total"] == pytest.approx(COST, abs=1e-15)
+            event = coordinator.until("budget_spent")
+            assert event["spent"]["total"] == pytest.approx(COST, abs=1e-15)
             assert not coordinator.of("trial_finished")
-            # Of two that are prepared at once, either may start first.
+            # If two trials are prepared at once, either may start first.
             [running] = [idx for idx in range(3) if journal(project, idx)]
             (project.trial_folder("r", running) / "workspace/go").touch()
             assert coordinator.finish() == 3, coordinator.stderr
@@ -285,7 +285,7 @@ def test_a_budget_counts_calls_of_running_trials(tmp_path: Path, provider: Serve
 
 
 def test_what_a_stopped_trial_has_cost_counts(tmp_path: Path, provider: ServedProvider) -> None:
-    """Its calls are in the ledger and in the budget, though its slot has another attempt."""
+    """The calls of a stopped trial count for ledger and budget, although its slot is retried."""
     held = f"ask('hello')\nuntil('go')\n{RIGHT}"
     with project_in(tmp_path, provider.url, {"one": held}) as project:
         with closing(project.run("r")) as coordinator:
@@ -308,7 +308,7 @@ def test_what_a_stopped_trial_has_cost_counts(tmp_path: Path, provider: ServedPr
 
 
 def test_a_cleanup_says_what_it_throws_away(tmp_path: Path, provider: ServedProvider) -> None:
-    """Before it does: calls of an agent that nobody waits for, whose trial would run again."""
+    """A cleanup first lists the calls of abandoned agents whose trials would run again."""
     with project_in(tmp_path, provider.url, {"one": "ask('hello')\nuntil('go')\n"}) as project:
         coordinator = project.run("r")
         wait_until(lambda: any(call.usage for call in journal(project)), "the agent's call")
@@ -324,7 +324,7 @@ def test_a_cleanup_says_what_it_throws_away(tmp_path: Path, provider: ServedProv
 
 
 def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:
-    """Each key that is missing is named before anything exists."""
+    """Each missing key is named before anything is created."""
     del project.environment["TEST_PROVIDER_KEY"]
     done = project.command("run", project.experiment, "--run-id", "r")
     assert done.returncode == 2
@@ -335,7 +335,7 @@ def test_a_run_without_its_key_does_not_begin(project: ModelProject) -> None:
 def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
-    """No slot is spent on a wrong configuration: the run stops early, and a resume ends it."""
+    """A wrong key costs no slot: the run stops early, and a resume completes it."""
     programs = {f"task{number}": RIGHT for number in range(12)}
     with project_in(tmp_path, provider.url, programs) as project:
         project.document["design"]["retry"] = {"max_attempts": 1}
@@ -364,9 +364,9 @@ def test_a_run_with_a_refused_key_stops_and_goes_on_when_the_key_is_repaired(
 
 @thorough
 def test_credit_that_ends_in_the_middle_costs_no_slot(tmp_path: Path) -> None:
-    """The run stops when the account is refused; once that is repaired, a resume completes it.
+    """The run stops when the account is refused. Once repaired, a resume completes it.
 
-    No answered trial runs again, and `resume` says by its exit status that nothing is missing.
+    No answered trial runs again, and `resume` exits as for a complete run.
     """
     credit = {"left": 5}
 
@@ -403,7 +403,7 @@ def test_credit_that_ends_in_the_middle_costs_no_slot(tmp_path: Path) -> None:
 def test_preflight_asks_each_model_if_that_is_wanted(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
-    """Nothing is sent unless the user says so; what the provider answers is a check."""
+    """No request is sent unless the user wants it, and the provider's answer is a check."""
     with project_in(tmp_path, provider.url, {"one": RIGHT}) as project:
         before = len(provider.requests)
         quiet = project.command("preflight", project.experiment)

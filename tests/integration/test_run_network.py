@@ -1,4 +1,4 @@
-"""What a run with an allow-list needs is checked before it exists."""
+"""The requirements of a run with an allow-list are checked before the run exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def egress_checks(project: Project, *words: str, **environment: str) -> list[tup
 
 
 def test_what_a_proxy_needs(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Image and networks are checked; an image that is missing or has no Python is refused."""
+    """Image and networks are checked. A missing image or one without Python is refused."""
     project = make(tmp_path)
     good = [
         (True, f"{PYTHON} has a python3 that runs it"),
@@ -48,7 +48,7 @@ def test_what_a_proxy_needs(tmp_path: Path, image_ids: dict[str, str]) -> None:
 
 
 def test_an_allow_list_of_one_task(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A task's own allow-list is checked like the experiment's; without any nothing is checked."""
+    """A task's own allow-list is checked like the experiment's. Without any, nothing is checked."""
     project = Project(tmp_path, {"a": RIGHT})
     assert egress_checks(project) == []
     rows = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]

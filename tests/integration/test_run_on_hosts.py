@@ -1,4 +1,4 @@
-"""`--on`: a run on the hosts of a Dask cluster by the commands, from preflight to clean."""
+"""`--on`: commands from preflight to clean for a run on the hosts of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from harbor_tasks import plain, write_task
 from tiers import thorough
 from waiting import wait_until
 
-from labledger import Exit, open_ledger
+from labledger import open_ledger
+from labledger.errors import Exit
 from labledger.fault_points import VARIABLE
 
 pytestmark = pytest.mark.docker
@@ -24,7 +25,7 @@ TASKS_OF_SOME = "SELECT task_id FROM trials WHERE run_id = 'some'"
 
 @thorough
 def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
-    """The hosts say which images a run has, from preflight to clean; builds are refused."""
+    """From preflight to clean, the hosts say which images a run has, and builds are refused."""
     project = Project(tmp_path / "project", {"a": "answer=right"})
     project.environment["DOCKER_HOST"] = f"unix://{tmp_path}/none.sock"
     with dask_cluster(tmp_path / "cluster", "one", "two") as cluster:
@@ -56,8 +57,8 @@ def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
         unknown = {"docker_image": "127.0.0.1:9/unknown:1"}
         write_task(tmp_path / "tasks" / "elsewhere", {"environment": unknown})
         words = ("run", f"harbor:{tmp_path}/tasks", "--agent", "nop", "--skip-refused")
-        told = project.command(*words, "--run-id", "some", *on)
-        assert "no host has 127.0.0.1:9/unknown:1 or can pull it" in told.stderr, told.stderr
+        done = project.command(*words, "--run-id", "some", *on)
+        assert "no host has 127.0.0.1:9/unknown:1 or can pull it" in done.stderr, done.stderr
         with open_ledger(lab_dir=project.lab) as ledger:
             assert [row["task_id"] for row in ledger.query(TASKS_OF_SOME)] == ["here"]
     project.check_run("many")
@@ -68,7 +69,7 @@ def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
 def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
     tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """Resume finds the cluster in the ledger, is refused elsewhere, and starts nothing twice."""
+    """`resume` finds the cluster in the ledger, is refused elsewhere, and starts nothing twice."""
     project = Project(tmp_path / "project", {"a": HOLDS, "b": HOLDS}, max_concurrency=SLOTS)
     with dask_cluster(tmp_path / "cluster", "one", "two") as cluster:
         bucket = tmp_path / "bucket"
@@ -84,12 +85,12 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         begun = project.running("many")
         status = project.output("status", "many")
         assert all(f"{name}/" in status for name in cluster.names)
-        told = project.output("clean", "--on", cluster.on, "--dry-run", "--unfinished")
-        assert told.count("would remove trial ") == SLOTS, told
-        told = project.output("clean", "--on", cluster.on)
-        assert told.count("kept slot ") == SLOTS, told
+        output = project.output("clean", "--on", cluster.on, "--dry-run", "--unfinished")
+        assert output.count("would remove trial ") == SLOTS, output
+        output = project.output("clean", "--on", cluster.on)
+        assert output.count("kept slot ") == SLOTS, output
         assert project.running("many") == begun
-        # The lease of the killed coordinator is taken over at once: its process is dead.
+        # The lease of the killed coordinator is taken over at once, because its process is dead.
         refused = project.command("resume", "many", *HOLDING, "--on", "local")
         assert refused.returncode == 2, refused.stderr
         assert "slots 0, 1, 2, 3 of run many are on hosts of a cluster" in refused.stderr
@@ -108,9 +109,9 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
         here, away = sorted({row["host"] for row in rows})
         cluster.kill(cluster.workers.pop(away.partition("/")[0]))
         wait_until(lambda: len(cluster.hosts()) == 1, "one host to be gone")
-        told = project.output("clean", "--on", cluster.on)
-        assert f"{away} does not answer: run this again when it does" in told
-        assert f"many was cleaned up on {here}\n" in told
+        output = project.output("clean", "--on", cluster.on)
+        assert f"{away} does not answer: run this again when it does" in output
+        assert f"many was cleaned up on {here}\n" in output
     assert [path for path in bucket.rglob("*") if path.is_file()] == []
     project.check_run("many")
     assert project.on_engine("many") == []
@@ -123,13 +124,13 @@ def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
 
 @thorough
 def test_a_run_grows_on_its_hosts(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A rerun, killed, and an extension run where the run runs; without a host nothing is added."""
+    """A killed rerun and an extension use the run's hosts. Without a host, nothing is added."""
     spoilt = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'
     project = Project(tmp_path / "project", {"a": spoilt, "b": RIGHT})
     with dask_cluster(tmp_path / "cluster", "one") as cluster:
         many = ("--run-id", "many", "--limit", 1, "--on", cluster.on)
         begun = project.command("run", project.experiment, *many, "--env", "PACE=broken")
-        assert begun.returncode == Exit.INCOMPLETE, begun.stderr  # Nothing has a score.
+        assert begun.returncode == Exit.INCOMPLETE, begun.stderr  # No trial has a score.
         killed = project.command("rerun", "many", "--yes", *PASSING, **{VARIABLE: "after_append"})
         assert killed.returncode == -9, killed.stderr
         project.output("resume", "many", *PASSING)

@@ -1,4 +1,4 @@
-"""What runs say of agents that crash, and of variants of which nothing was measured."""
+"""Results of runs in which agents crash, or in which a variant has no measurement."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def test_crashing_does_not_make_an_agent_look_better(project: Project) -> None:
 def test_an_agent_that_breaks_its_grader_has_not_passed(
     tmp_path: Path, readable_layers: bool
 ) -> None:
-    """Where the grader worked for the other variant, or where the agent is known to have removed a
-    program; what nobody can explain is left out, and counts in the rate that is printed beside."""
+    """A trial fails if its grader worked for the other variant, or if its agent removed a program.
+
+    An unexplained failure of a grader is left out, and counts in the second printed rate.
+    """
     spoiled = 'answer=right; if [ "$mode" = hasty ]; then answer=ungradable; fi'
     tasks = {"fair": RIGHT, "spoiled": spoiled, "odd": "answer=ungradable"}
     removed = "sleep 0.1; rm /bin/nl; answer=ungradable"
@@ -70,16 +72,16 @@ def test_an_agent_that_breaks_its_grader_has_not_passed(
 
 
 def rates_shown(output: str) -> list[str]:
-    """The percentages in the rows of both variants of a table."""
+    """Return the percentages in the rows of both variants of a table."""
     rows = [line for line in output.splitlines() if line.startswith(("base ", "treat "))]
     return [word for row in rows for word in row.split() if word.endswith("%")]
 
 
 @thorough
 def test_every_answer_has_the_same_rates(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Both solve 12 of 24 tasks; where one is wrong, the other crashes: 50 % against 50 %.
+    """Both solve 12 of 24 tasks. Where one is wrong, the other crashes: 50 % against 50 %.
 
-    The grader cannot judge what the crash left, so that those twelve have no score.
+    The grader cannot judge the remains of a crash, so these twelve have no score.
     """
     spoiled = 'if [ "$mode" = hasty ]; then echo ungradable >answer; exit 3; fi; answer=wrong'
     scripts = {f"solved-{n}": RIGHT for n in range(12)} | {f"other-{n}": spoiled for n in range(12)}
@@ -87,8 +89,8 @@ def test_every_answer_has_the_same_rates(tmp_path: Path, image_ids: dict[str, st
     live = RunProgress()
     with closing(project.run("even", *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
-    for told in coordinator.events:
-        live.add(told)
+    for event in coordinator.events:
+        live.add(event)
     status = project.output("status", "even")
     final = project.output("resume", "even", *PASSING)
     with open_ledger(lab_dir=project.lab) as ledger:

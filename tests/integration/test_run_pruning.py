@@ -1,4 +1,4 @@
-"""A variant that only fails is given up; the others go on."""
+"""A variant that only fails is given up, and the others go on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from experiments import Project
 from tiers import thorough
 
-from labledger import RunOutcome, open_ledger
+from labledger import open_ledger
 from labledger.execution.run_events import StopRequest
 from labledger.exit_codes import Exit
+from labledger.results import RunOutcome
 
 pytestmark = pytest.mark.docker
 
@@ -35,15 +36,15 @@ def statuses(project: Project, run_id: str, variant: int) -> list[str]:
     return [status for idx, status in project.rows(run_id)["slots"] if idx % 2 == variant]
 
 
-def check_treated(found: list[str]) -> None:
-    """Failures up to the limit, perhaps one that was on its way already, and then none."""
-    failures = found.index("skipped_pruned")
+def check_treated(outcomes: list[str]) -> None:
+    """Fail unless failures end at the limit, or one later if that trial was already under way."""
+    failures = outcomes.index("skipped_pruned")
     assert failures in (LIMIT, LIMIT + 1)
-    assert found == ["agent_error"] * failures + ["skipped_pruned"] * (TASKS - failures)
+    assert outcomes == ["agent_error"] * failures + ["skipped_pruned"] * (TASKS - failures)
 
 
 def test_the_failing_variant_is_skipped(project: Project, outcome: RunOutcome) -> None:
-    """After failures in a row the rest of the variant is skipped, and the slots say why."""
+    """After failures in a row, the rest of the variant is skipped, and the slots say why."""
     check_treated(statuses(project, "pruned", 1))
     with open_ledger(lab_dir=project.lab) as ledger:
         skipped = ledger.slot("pruned", 2 * TASKS - 1)
@@ -53,13 +54,13 @@ def test_the_failing_variant_is_skipped(project: Project, outcome: RunOutcome) -
 
 
 def test_wrong_answers_do_not_prune(project: Project, outcome: RunOutcome) -> None:
-    """The baseline fails every task by verdict, which is a result, and runs to its end."""
+    """Wrong answers are results, so the baseline runs to its end although it fails every task."""
     assert statuses(project, "pruned", 0) == ["completed"] * TASKS
     assert outcome.summary["variants"][0]["fail"] == TASKS
 
 
 def test_skipped_slots_are_counted_as_such(project: Project, outcome: RunOutcome) -> None:
-    """The run is complete; its summary counts what was skipped and averages none of it."""
+    """The run is complete. Its summary counts the skipped slots and averages none of them."""
     assert outcome.exit_code is Exit.COMPLETE
     skipped = statuses(project, "pruned", 1).count("skipped_pruned")
     assert outcome.summary["ext"]["statuses"]["skipped_pruned"] == skipped

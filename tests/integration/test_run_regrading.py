@@ -1,4 +1,4 @@
-"""Regrading: stored evidence judged again, as a run's next generation, with no agent running."""
+"""Regrading grades stored evidence again as a new generation of a run, without an agent."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tiers import thorough, tiered
 from waiting import wait_until
 
 import labledger
+from labledger.cli.option_groups import run_options
 from labledger.errors import AlreadyGraded, InvalidInput, RunNotComplete, RunNotFound
 from labledger.fault_points import VARIABLE
 from labledger.records import JsonObject
@@ -35,12 +36,12 @@ from labledger.records import JsonObject
 pytestmark = pytest.mark.docker
 
 UNIQUE = "cat /proc/sys/kernel/random/uuid; " + RIGHT
-"""An agent that says something else each time that it is run."""
+"""An agent whose output differs each time it runs."""
 TASKS = {"right": UNIQUE, "wrong": WRONG, "by_mode": BY_MODE, "fails": FAILS, "odd": UNGRADABLE}
 LENIENT = GRADER.replace('[ "$answer" != ungradable ]', "true").replace(
     '[ "$answer" = right ]', "case $answer in right | ungradable) true ;; *) false ;; esac"
 )
-"""Takes `ungradable` for an answer, and for a right one."""
+"""A grader that takes `ungradable` for a correct answer."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -
 
 @pytest.fixture
 def project(first: Path, tmp_path: Path) -> Project:
-    """A project of one's own with that run, whose containers are counted apart."""
+    """A separate project with this run, whose containers are counted apart."""
     shutil.copytree(first, tmp_path / "project")
     project = Project(tmp_path / "project", TASKS)
     give_id(project.lab / "ledger.sqlite")
@@ -61,26 +62,29 @@ def project(first: Path, tmp_path: Path) -> Project:
     return project
 
 
-def regrade(project: Project, grader: str = "lenient.sh", **options: Any) -> labledger.RunOutcome:
+def regrade(
+    project: Project, grader: str = "lenient.sh", **options: Any
+) -> labledger.results.RunOutcome:
     again = options.pop("again", False)
-    given = labledger.RunOptions(lab_dir=project.lab, **options)
+    given = run_options(lab_dir=project.lab, **options)
     return labledger.regrade("first", project.folder / grader, given, again=again)
 
 
 def outcomes(project: Project, run_id: str) -> dict[tuple[str, str], str]:
-    """Verdict, or status without one, by task and variant, from the run's own records."""
-    found = {}
+    """Return the verdict, or the status without one, by task and variant, from the run's
+    records."""
+    results = {}
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         for idx in range(ledger.run(run_id).total_slots):
             slot = ledger.slot(run_id, idx)
             place = (slot["slot"]["task_id"], slot["slot"]["variant_id"])
             scores = slot["scores"]
-            found[place] = scores[0]["verdict"] if scores else slot["status"]
-    return found
+            results[place] = scores[0]["verdict"] if scores else slot["status"]
+    return results
 
 
 def said(project: Project, run_id: str) -> list[bytes]:
-    """What the agents of task `right` printed."""
+    """Return the output of the agents of task `right`."""
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         return [
             ledger.artifact(ledger.slot(run_id, idx)["evidence"][0]["evidence"]["agent_stdout"])
@@ -95,7 +99,7 @@ def query(project: Project, sql: str) -> list[JsonObject]:
 
 @thorough
 def test_another_grader(project: Project, engine_log: EngineLog) -> None:
-    """New verdicts beside the old; what agents did is recorded as it was, and not done again."""
+    """New verdicts are stored next to the old ones, and the agents' records stay unchanged."""
     before = outcomes(project, "first")
     assert before["odd", "base"] == before["odd", "treat"] == "grade_error"
     mirror = project.lab / "runs" / "first" / "benchmark" / "scores.jsonl"
@@ -128,7 +132,7 @@ def test_another_grader(project: Project, engine_log: EngineLog) -> None:
 
 @thorough
 def test_scores_name_their_grader(project: Project) -> None:
-    """Views take the newest generation; each score says which grader it is by."""
+    """Views take the newest generation, and each score names its grader."""
     regrade(project)
     asked = "SELECT DISTINCT generation, grader_digest FROM {} WHERE run_id = 'first' ORDER BY 1"
     newest = query(project, asked.format("scores"))
@@ -149,14 +153,14 @@ def test_scores_name_their_grader(project: Project) -> None:
 
 
 def test_no_agent_is_paid_twice(project: Project) -> None:
-    """What the agents spent is the first run's; a budget has nothing to say here."""
-    told: list[dict[str, Any]] = []
-    outcome = regrade(project, budget_usd=0, on_event=told.append)
-    [started] = [event for event in told if event["event"] == "run_started"]
+    """A regrading costs nothing: only the first run paid for the agents, and no budget stops it."""
+    events: list[dict[str, Any]] = []
+    outcome = regrade(project, budget_usd=0, on_event=events.append)
+    [started] = [event for event in events if event["event"] == "run_started"]
     assert outcome.complete
     assert (started["budget"], started["spent"]) == ({}, {})
     assert (outcome.budget, outcome.used_up) == ({}, ())
-    given = labledger.RunOptions(lab_dir=project.lab, budget_usd=0)
+    given = labledger.RunOptions(lab_dir=project.lab, limits=labledger.RunLimits(budget_usd=0))
     assert labledger.resume("first.g2", given).budget == {}
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         assert (ledger.run("first.g2").budget, ledger.spent("first.g2")) == ({}, {})
@@ -171,7 +175,7 @@ def test_no_agent_is_paid_twice(project: Project) -> None:
 def test_killed_and_resumed(
     point: str, project: Project, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A regrading is committed as any run; until it is complete, it counts nowhere."""
+    """A regrading is committed like a run. Until it is complete, it counts nowhere."""
     asked = "SELECT task_id, variant_id, verdict FROM scores WHERE run_id = 'first' ORDER BY 1, 2"
     before = query(project, asked)
     done = project.command("regrade", "first", "--grader", "lenient.sh", **{VARIABLE: f"{point}:5"})
@@ -187,7 +191,7 @@ def test_killed_and_resumed(
 
 
 def test_a_regrading_is_resumed_while_its_run_grows(project: Project) -> None:
-    """It is compared with what the run had then, also if that is not complete any more."""
+    """A regrading is compared with the run as it was then, even if the run has grown since."""
     before = regrade(project).regrading
     project.document["design"]["replications"] = 2
     project.save()
@@ -209,8 +213,10 @@ fi
 
 
 def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: EngineLog) -> None:
-    """Slots on which the new grader fails stay open, and the next command grades only these. The
-    earlier grading is current until then; a kill in between changes nothing."""
+    """Slots on which the new grader fails stay open, and the next command grades only these.
+
+    The earlier grading is current until then, and a kill in between changes nothing.
+    """
     project.write("licensed.sh", NEEDS_LICENCE)
     grader = project.document["benchmark"]["grader"]
     grader |= {"command": ["sh", "/agentlab/deps/grader/licensed.sh"], "files": ["licensed.sh"]}
@@ -254,7 +260,7 @@ def test_a_grader_that_fails_takes_no_pass_away(project: Project, engine_log: En
 
 @thorough
 def test_generation_after_generation(project: Project) -> None:
-    """Each grader adds a generation; regrading a regrading regrades its run."""
+    """Each grader adds a generation. Regrading a regrading regrades its run."""
     regrade(project)
     project.document["benchmark"]["grader"]["timeout_s"] = 29
     project.write("grader.sh", LENIENT)
@@ -270,7 +276,7 @@ def test_generation_after_generation(project: Project) -> None:
 
 
 def test_a_sealed_grader(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Where there is no agent there is nothing to seal from; scores say that it was not there."""
+    """Without an agent there is no one to hide the grader from, and the scores say so."""
     project = Project(tmp_path, {"a": BY_MODE})
     project.document["benchmark"]["grader"]["sealed"] = True
     project.save()
@@ -338,7 +344,7 @@ def test_an_infra_error_stays_one(tmp_path: Path, image_ids: dict[str, str]) -> 
 
 
 def test_what_cannot_be_regraded(project: Project, tmp_path: Path) -> None:
-    """Each refusal names what is in the way, before anything exists."""
+    """Each refusal names its reason before anything is created."""
     with pytest.raises(RunNotFound, match="no run 'frist'"):
         labledger.regrade("frist", project.experiment, labledger.RunOptions(lab_dir=project.lab))
     project.write("other.sh", LENIENT)
@@ -360,7 +366,7 @@ def test_what_cannot_be_regraded(project: Project, tmp_path: Path) -> None:
 
 
 def test_an_incomplete_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A run is regraded when it is complete, not before."""
+    """A run is regraded only when it is complete."""
     project = Project(tmp_path, {"a": RIGHT, "b": HOLDS_CAREFUL})
     with closing(project.run("first", *HOLDING)) as coordinator:
         coordinator.until("slot_committed")
@@ -371,7 +377,7 @@ def test_an_incomplete_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
 
 
 def test_the_command(project: Project) -> None:
-    """It says what changed and what to type next, and that can be typed."""
+    """The command prints the changes and a next command that works."""
     done = project.command("regrade", "first", "--grader", "lenient.sh")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -389,8 +395,10 @@ def test_the_command(project: Project) -> None:
 @thorough
 @pytest.mark.parametrize("tasks", tiered([5, 1], default=[5]))
 def test_a_grader_that_fails_everywhere(project: Project, tasks: int) -> None:
-    """No resume and no option completes a regrading with nothing but errors: the earlier scores
-    stay current."""
+    """A regrading with nothing but errors cannot be completed.
+
+    No resume and no option completes it, and the earlier scores stay current.
+    """
     if tasks == 1:
         project.tasks({"right": RIGHT})
         project.start("first-small")

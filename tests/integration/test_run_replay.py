@@ -1,4 +1,4 @@
-"""Runs that replay the recorded calls of another: free, without a provider, and equal to it."""
+"""Replays of a run's recorded calls are free, need no provider, and equal the run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from labledger.records.model_calls import JOURNAL, read_calls
 BAD_REQUEST = {"status": 400, "times": 1}
 AGAIN = RIGHT.replace("hello", "hello again")
 TWICE = {**SCRIPT, "tasks": [*SCRIPT["tasks"], task("twice", text="right", faults=[BAD_REQUEST])]}
-"""With a request that is answered with an error once, and well after that."""
+"""Has a request that is answered with an error once, and successfully after that."""
 HELD = f"ask('twice')\nuntil('go')\n{RIGHT.replace('hello', 'twice')}"
-"""A program that asks the same twice, and waits in between until there is a file."""
+"""A program that repeats a request, and waits in between until there is a file."""
 SAME = (
     *("call", "provider", "api", "model", "model_served", "state", "status", "reason"),
     *("usage", "raw_usage", "request_id"),
 )
-"""What is equal in a recorded call and its replay."""
+"""The fields that are equal in a recorded call and its replay."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def recorded(
 
 
 def let_go(project: ModelProject, run_id: str, slots: list[int]) -> None:
-    """Let the agents of slots go on that have asked once, and wait."""
+    """Let the agents of slots continue that have asked once, and wait."""
     for idx in slots:
         folder = project.trial_folder(run_id, idx)
         wait_until(lambda folder=folder: has_answer(folder), f"the first call of slot {idx}")
@@ -63,24 +63,24 @@ def let_go(project: ModelProject, run_id: str, slots: list[int]) -> None:
 
 
 def has_answer(trial: Path) -> bool:
-    """Whether the agent of a trial has had an answer."""
+    """Return True if the agent of a trial has had an answer."""
     return any(call.status is not None for call in read_calls(trial / JOURNAL))
 
 
 def slots(project: ModelProject, run_id: str) -> list[dict[str, Any]]:
-    """The committed slots of a run."""
+    """Return the committed slots of a run."""
     with open_ledger(lab_dir=project.lab) as ledger:
         total = ledger.run(run_id).next_schedule_idx
         return [ledger.slot(run_id, idx) for idx in range(total)]
 
 
 def calls(slot: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls of a slot without what differs each time."""
+    """Return the calls of a slot without the fields that differ each time."""
     return [{name: call[name] for name in SAME} for call in slot["model_calls"]]
 
 
 def record_of(project: ModelProject, slot: dict[str, Any]) -> list[dict[str, Any]]:
-    """The recorded calls in the evidence of a slot."""
+    """Return the recorded calls in the evidence of a slot."""
     reference = slot["evidence"][-1]["evidence"]["model_record"]
     with open_ledger(lab_dir=project.lab) as ledger:
         lines = ledger.artifact(reference).splitlines()
@@ -88,13 +88,13 @@ def record_of(project: ModelProject, slot: dict[str, Any]) -> list[dict[str, Any
 
 
 def query(project: ModelProject, sql: str) -> list[Any]:
-    """The rows of a query."""
+    """Return the rows of a query."""
     with open_ledger(lab_dir=project.lab) as ledger:
         return ledger.query(sql)
 
 
 def test_a_replayed_run_is_equal_call_by_call(tmp_path: Path) -> None:
-    """Without provider and key, verdicts, requests, answers and tokens are those of the record."""
+    """Without provider and key, verdicts, requests, answers and tokens equal the record."""
     with recorded(tmp_path, {"one": RIGHT, "two": RIGHT + AGAIN}) as project:
         done = project.command("run", project.experiment, "--run-id", "again", "--replay", "r")
         assert done.returncode == 0, done.stderr + done.stdout
@@ -113,16 +113,16 @@ def test_a_replayed_run_is_equal_call_by_call(tmp_path: Path) -> None:
         ]
         assert project.metrics("again", 1) == {"tokens_in": 240, "tokens_out": 60, "cost_usd": 0}
         assert project.metrics("r", 1)["cost_usd"] == pytest.approx(2 * COST, abs=1e-15)
-        found = query(
+        rows = query(
             project,
             "SELECT run_id, replays, sum(replayed) AS replayed, sum(cost_usd) AS cost "
             "FROM model_calls JOIN runs USING (run_id) GROUP BY run_id ORDER BY run_id",
         )
-        assert [(row["run_id"], row["replays"], row["replayed"]) for row in found] == [
+        assert [(row["run_id"], row["replays"], row["replayed"]) for row in rows] == [
             ("again", "r", 3),
             ("r", None, 0),
         ]
-        assert found[0]["cost"] == 0
+        assert rows[0]["cost"] == 0
         assert "replay of r:" in project.output("status", "again")
         assert "the calls were replayed" in project.output("show", "again", 0)
         assert "the calls were replayed" not in project.output("show", "r", 0)
@@ -137,7 +137,7 @@ def test_a_replayed_run_is_equal_call_by_call(tmp_path: Path) -> None:
 
 
 def test_an_agent_that_has_changed_misses_the_record(tmp_path: Path) -> None:
-    """What it asks first that is not in the record is the trial's outcome, and is not retried."""
+    """The first request that the record lacks becomes the trial's outcome, and is not retried."""
     with recorded(tmp_path, {"one": RIGHT + AGAIN}) as project:
         project.write("agent.py", ASKS + "exec(open('do.py').read().replace('again', 'anew'))\n")
         project.document["design"]["retry"] = {"max_attempts": 2, "retry_on": ["infra_error"]}
@@ -161,7 +161,7 @@ def test_an_agent_that_has_changed_misses_the_record(tmp_path: Path) -> None:
 
 @thorough
 def test_a_run_without_a_record_is_not_replayed(tmp_path: Path) -> None:
-    """It is refused before anything exists, and so is a slot that the run has not."""
+    """The replay is refused before anything exists. A slot that the run lacks is refused, too."""
     with recorded(tmp_path, {"one": RIGHT}, record=False) as project:
         done = project.command("run", project.experiment, "--run-id", "again", "--replay", "r")
         assert done.returncode == 2

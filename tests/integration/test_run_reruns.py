@@ -1,4 +1,4 @@
-"""Reruns: slots that the environment spoilt run again in their run, and what follows from it."""
+"""Reruns repeat the slots that the environment spoiled, inside their run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sample_ledgers import give_id
 from tiers import thorough
 
 import labledger
+from labledger.cli.option_groups import run_options
 from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.files.lab_folder import LabFolder
 from labledger.upkeep.verify_lab import verify_lab
@@ -19,15 +20,15 @@ from labledger.upkeep.verify_lab import verify_lab
 pytestmark = pytest.mark.docker
 
 SPOILT = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'
-"""An agent whose answer cannot be graded unless the environment is as it should be."""
+"""An agent whose answer can be graded only if the environment variable is set."""
 TASKS = {"right": RIGHT, "spoilt": SPOILT, "wrong": WRONG}
 STRICT = GRADER.replace('[ "$answer" = right ]', "false")
-"""Takes every answer for a wrong one."""
+"""A grader that fails every answer."""
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Path:
-    """The folder of a project with one complete run, two slots of which could not be graded."""
+    """The folder of a project with one complete run and two slots without a grade."""
     project = Project(tmp_path_factory.mktemp("first"), TASKS)
     project.start("first", "broken")
     return project.folder
@@ -35,7 +36,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -
 
 @pytest.fixture
 def project(first: Path, tmp_path: Path) -> Project:
-    """A project of one's own with that run, whose containers are counted apart."""
+    """A separate project with this run, whose containers are counted apart."""
     shutil.copytree(first, tmp_path / "project")
     project = Project(tmp_path / "project", TASKS)
     give_id(project.lab / "ledger.sqlite")
@@ -43,7 +44,7 @@ def project(first: Path, tmp_path: Path) -> Project:
 
 
 def outcomes(project: Project, **options: Any) -> list[tuple[Any, ...]]:
-    """How every cell of the newest run ended, by task and variant."""
+    """Return how every cell of the newest run ended, by task and variant."""
     sql = (
         "SELECT task_id, variant_id, status, verdict FROM trials WHERE run_id = 'first' "
         "ORDER BY task_id, variant_id"
@@ -52,13 +53,13 @@ def outcomes(project: Project, **options: Any) -> list[tuple[Any, ...]]:
         return list(ledger.rows(sql, **options)[1])
 
 
-def rerun(project: Project, **options: Any) -> labledger.RunOutcome:
-    given = labledger.RunOptions(lab_dir=project.lab, env={"PACE": "passing"}, **options)
+def rerun(project: Project, **options: Any) -> labledger.results.RunOutcome:
+    given = run_options(lab_dir=project.lab, env={"PACE": "passing"}, **options)
     return labledger.rerun(labledger.plan_rerun("first", lab_dir=project.lab), given)
 
 
 def test_spoilt_slots_run_again(project: Project, tmp_path: Path) -> None:
-    """The run is what it had been at once in a sound environment; committed rows stay."""
+    """The run equals a run in a sound environment, and its committed rows stay."""
     before = project.rows("first")
     done = project.command("rerun", "first", "--yes", "--env", "PACE=passing")
     assert done.returncode == 0, done.stderr
@@ -87,14 +88,14 @@ def test_results_that_are_run_again_reach_no_rate(project: Project) -> None:
 
 @thorough
 def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_path: Path) -> None:
-    """A regrading has all slots, superseded ones too; another ledger gives the same answers."""
+    """A regrading has all slots, even replaced ones, and an import gives the same answers."""
     project.write("strict.sh", STRICT)
     options = labledger.RunOptions(lab_dir=project.lab)
     labledger.regrade("first", project.folder / "strict.sh", options)
     with pytest.raises(InvalidInput, match="is a regrading of first, and has no trials of its own"):
         labledger.plan_rerun("first.g2", lab_dir=project.lab)
     rerun(project)
-    # The first regrading lacks the new slots: the run's own scores count until the next one.
+    # The first regrading lacks the new slots. The run's own scores count until the next one.
     assert ("right", "base", "completed", "pass") in outcomes(project)
     outcome = labledger.regrade("first", project.folder / "strict.sh", options, again=True)
     assert outcome.complete

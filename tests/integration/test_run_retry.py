@@ -1,4 +1,4 @@
-"""Trials that go wrong: what is tried again, how often, and what is committed in the end."""
+"""Trials that go wrong: which are retried, how often, and how their slots end."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from sample_trials import ENGINE
 from tiers import thorough
 from waiting import wait_until
 
-from labledger import RunOutcome, open_ledger
+from labledger import open_ledger
 from labledger.execution.run_events import StopRequest
 from labledger.exit_codes import Exit
+from labledger.results import RunOutcome
 
 pytestmark = pytest.mark.docker
 
@@ -34,7 +35,7 @@ class Retried:
             return ledger.slot("retried", schedule_idx)
 
     def attempts(self, schedule_idx: int) -> list[tuple[str, str | None]]:
-        """Status and reason of each attempt at a slot."""
+        """Return status and reason of each attempt at a slot."""
         (trial,) = self.slot(schedule_idx)["trials"]
         return [(attempt["status"], attempt["reason"]) for attempt in trial["attempts"]]
 
@@ -103,7 +104,7 @@ def test_a_removed_container_is_tried_again(retried: Retried) -> None:
 
 @thorough
 def test_attempts_end(retried: Retried) -> None:
-    """When no attempt is left, the slot is committed as what its last one was, without a score."""
+    """When no attempt is left, the slot has the outcome of its last attempt, without a score."""
     assert [status for status, _ in retried.attempts(KILLED_TWICE)] == ["infra_error"] * 2
     slot = retried.slot(KILLED_TWICE)
     assert slot["status"] == "infra_error"
@@ -117,7 +118,7 @@ def test_agents_are_tried_again_where_that_is_asked_for(retried: Retried) -> Non
 
 
 def test_each_attempt_leaves_evidence(retried: Retried) -> None:
-    """Every attempt has its evidence, also one that was retried."""
+    """Every attempt has its evidence, even one that was retried."""
     for idx in (KILLED, REMOVED, KILLED_TWICE, FAILING):
         assert [row["attempt"] for row in retried.slot(idx)["evidence"]] == [1, 2]
 
@@ -131,16 +132,16 @@ def test_remaining_infra_errors_are_no_complete_run(retried: Retried) -> None:
 
 def test_retries_are_told(retried: Retried) -> None:
     """The event of a trial that will run again says so."""
-    found = [
+    retries = [
         (event["schedule_idx"], event["attempt"])
         for event in retried.events
         if event["event"] == "trial_finished" and event["will_retry"]
     ]
-    assert sorted(found) == [(KILLED, 1), (REMOVED, 1), (KILLED_TWICE, 1), (FAILING, 1)]
+    assert sorted(retries) == [(KILLED, 1), (REMOVED, 1), (KILLED_TWICE, 1), (FAILING, 1)]
 
 
 def test_each_attempt_is_started_once(retried: Retried, engine_log: EngineLog) -> None:
-    """Two attempts a slot, one container each, and nothing is left of them."""
+    """Each slot had two attempts with one container each, and no container is left."""
     assert engine_log.starts(retried.project, "retried") == {
         (idx, attempt): 1 for idx in range(4) for attempt in (1, 2)
     }

@@ -1,4 +1,4 @@
-"""Settings by variant and by task: what the containers of one run see, whatever happens to it."""
+"""Settings by variant and by task reach the containers of a run, even after a kill."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tiers import thorough
 
 import labledger
 from labledger import RunOptions
+from labledger.cli.option_groups import run_options
 from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker
@@ -110,17 +111,17 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 
 def options(project: Project, run_id: str | None = None, **more: Any) -> RunOptions:
-    return RunOptions(lab_dir=project.lab, run_id=run_id, env=VALUES, **more)
+    return run_options(lab_dir=project.lab, run_id=run_id, env=VALUES, **more)
 
 
 def slots(project: Project, run_id: str) -> dict[tuple[str, str], JsonObject]:
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
-        found = [ledger.slot(run_id, idx) for idx in range(4)]
-    return {(s["slot"]["variant_id"], s["slot"]["task_id"]): s for s in found}
+        slots = [ledger.slot(run_id, idx) for idx in range(4)]
+    return {(s["slot"]["variant_id"], s["slot"]["task_id"]): s for s in slots}
 
 
 def seen(project: Project, run_id: str) -> dict[tuple[str, str], str]:
-    """What agent and grader of each trial saw."""
+    """Return what the agent and the grader of each trial saw."""
     return {
         key: slot["predictions"][0]["prediction"]["value"]
         for key, slot in slots(project, run_id).items()
@@ -131,7 +132,7 @@ EXPECTED = {key: f"{phase} {agent} | {phase} " for key, (phase, agent) in SEEN.i
 
 
 def test_what_containers_see(project: Project) -> None:
-    """Each trial has its experiment's settings, its variant's over them, its task's over both."""
+    """A trial has its experiment's settings, overridden by its variant's and then its task's."""
     labledger.run(project.experiment, options(project, "r"))
     assert seen(project, "r") == EXPECTED
     images = {key: slot["trials"][0]["image"]["ref"] for key, slot in slots(project, "r").items()}
@@ -153,7 +154,7 @@ def test_what_containers_see(project: Project) -> None:
 
 @thorough
 def test_resumed(project: Project) -> None:
-    """A run that was killed goes on with the same settings, and with none that changed."""
+    """A killed run continues with the same settings, and refuses changed ones."""
     words = [word for name, value in VALUES.items() for word in ("--env", f"{name}={value}")]
     with closing(project.run("r", *words)) as first:
         first.until("slot_committed")
@@ -161,7 +162,7 @@ def test_resumed(project: Project) -> None:
     changed = project.document["variant_plan"][0]["runtime"] | {"resources": {"memory": "301m"}}
     project.document["variant_plan"][0]["runtime"] = changed
     project.save()
-    with pytest.raises(labledger.ExperimentChanged, match="memory_bytes was"):
+    with pytest.raises(labledger.errors.ExperimentChanged, match="memory_bytes was"):
         labledger.resume("r", options(project))
     project.document["variant_plan"][0]["runtime"] = VARIANT
     project.save()
@@ -172,11 +173,11 @@ def test_resumed(project: Project) -> None:
 
 @thorough
 def test_regraded(project: Project) -> None:
-    """The grader of a regrading runs with each trial's settings, and needs what they need."""
+    """The grader of a regrading runs with each trial's settings, and needs the same values."""
     labledger.run(project.experiment, options(project, "r"))
     project.write("grader.sh", GRADER.replace("| $(see)", "|| $(see)"))
     without = RunOptions(lab_dir=project.lab, env={"TASK_VALUE": VALUES["TASK_VALUE"]})
-    with pytest.raises(labledger.InvalidInput, match=r"\$TOKEN is not set"):
+    with pytest.raises(labledger.errors.InvalidInput, match=r"\$TOKEN is not set"):
         labledger.regrade("r", project.folder / "grader.sh", without)
     outcome = labledger.regrade("r", project.folder / "grader.sh", options(project))
     again = {key: text.replace("| ", "|| ") for key, text in EXPECTED.items()}

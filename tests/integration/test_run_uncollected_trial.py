@@ -1,4 +1,4 @@
-"""A trial that ended on a host that cannot keep what it wrote: it waits, and is not run again."""
+"""A trial that ended on a host that cannot store its output waits, and does not run again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOUD = "head -c 100000 /dev/zero | tr '\\0' x; " + RIGHT
 def test_what_cannot_be_kept_now_is_collected_later(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """With the artifact store out of order the run stops; resumed, it collects what had ended."""
+    """With a broken artifact store the run stops. Resumed, it collects the ended trial."""
     project = Project(tmp_path, {"a": RIGHT, "b": LOUD, "c": RIGHT}, max_concurrency=1)
     incoming = project.lab / "artifacts" / "incoming"
 

@@ -1,4 +1,4 @@
-"""Programs that trials share, touched on the host under a living run: no such trial is believed."""
+"""Trials whose shared programs were touched on the host during the run do not count."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ echo '{"verdict": "pass", "primary_metric_name": "resolved", "primary_metric_val
 
 
 def write_and_put_back(deps: Path) -> None:
-    """Change a file in place, and put back its content and its times."""
+    """Change a file in place, and restore its content and its times."""
     grader = deps / "grader/grader.sh"
     content, status = grader.read_bytes(), grader.stat()
     grader.write_text(FORGES)
@@ -60,12 +60,12 @@ CHANGES = [
 
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
-    """Two trials, one after the other in any order; each waits for its gate."""
-    made = Project(tmp_path / "p", {"a": HOLDS, "b": HOLDS}, max_concurrency=1)
-    del made.document["variant_plan"]
-    made.document["design"]["retry"] = {"max_attempts": 1}
-    made.save()
-    return made
+    """Two trials, one after the other in any order. Each waits for its gate."""
+    project = Project(tmp_path / "p", {"a": HOLDS, "b": HOLDS}, max_concurrency=1)
+    del project.document["variant_plan"]
+    project.document["design"]["retry"] = {"max_attempts": 1}
+    project.save()
+    return project
 
 
 def running_slot(project: Project) -> int:
@@ -81,12 +81,12 @@ def let_go(project: Project, slot: int) -> None:
 
 
 def results(project: Project, *slots: int) -> list[tuple[str, str | None, list[str]]]:
-    """Status, reason and verdicts of slots."""
+    """Return status, reason and verdicts of slots."""
     with open_ledger(lab_dir=project.lab) as ledger:
-        found = [ledger.slot("r", idx) for idx in slots]
+        contents = [ledger.slot("r", idx) for idx in slots]
     return [
         (slot["status"], slot["reason"], [score["verdict"] for score in slot["scores"]])
-        for slot in found
+        for slot in contents
     ]
 
 
@@ -96,9 +96,9 @@ PASSED = ("completed", None, ["pass"])
 
 @pytest.mark.parametrize("change", tiered(CHANGES, default=CHANGES[:2]))
 def test_programs_that_were_put_back(project: Project, change: Callable[[Path], object]) -> None:
-    """A trial under whose life a program was exchanged and put back is an `infra_error`.
+    """If a program was exchanged and restored while a trial ran, the trial is an `infra_error`.
 
-    The next one runs as if nothing had happened, since the digests fit again.
+    The next trial runs as if nothing had happened, because the digests fit again.
     """
     with closing(project.run("r", *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
@@ -112,7 +112,7 @@ def test_programs_that_were_put_back(project: Project, change: Callable[[Path], 
 
 
 def test_programs_that_were_put_back_without_a_coordinator(project: Project) -> None:
-    """A later coordinator compares what an adopted trial started with."""
+    """A later coordinator compares the programs with the digests from an adopted trial's start."""
     with closing(project.run("r", *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
         first = running_slot(project)
@@ -124,7 +124,7 @@ def test_programs_that_were_put_back_without_a_coordinator(project: Project) -> 
 
 
 def test_programs_that_stay_changed(project: Project) -> None:
-    """The trial is not believed and no further one starts, until the programs are staged again."""
+    """The trial does not count and no further one starts until the programs are staged again."""
     deps = project.lab / "runs" / "r" / "deps"
     with closing(project.run("r", *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")

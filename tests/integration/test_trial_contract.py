@@ -54,7 +54,7 @@ print(json.dumps({
 
 
 def survey(trials: Trials, **settings: Any) -> tuple[AttemptSpec, dict[str, Any], dict[str, Any]]:
-    """What an agent and its grader see of their container."""
+    """Return what an agent and its grader see of their container."""
     spec = trials.spec(
         phase(python(SURVEY), timeout_s=12.5, env={"MINE": "agent's"}),
         phase(("sh", "-c", GRADES.replace("$", "$$") + 'exec "$$@"', "sh", *python(SURVEY))),
@@ -71,11 +71,11 @@ def survey(trials: Trials, **settings: Any) -> tuple[AttemptSpec, dict[str, Any]
 
 
 def test_what_phases_find(trials: Trials) -> None:
-    """Names, folders, inputs and rights are those of the contract, for agent and grader alike."""
+    """Names, folders, inputs and rights fit the contract for agent and grader alike."""
     task = {"task": {"n": 1, "text": "ü\n"}, "workspace": {"files": {"sub/a.txt": "seeded\r\n"}}}
     bindings = {"model": "m", "deep": {"x": [1, None]}}
     spec, agent, grader = survey(trials, task=task, bindings=bindings)
-    ids = spec.ids
+    ids = spec.evidence.ids
     contract = {
         "AGENTLAB_RUN_ID": ids.run_id,
         "AGENTLAB_TRIAL_ID": ids.trial_id,
@@ -93,9 +93,9 @@ def test_what_phases_find(trials: Trials) -> None:
         "WORKSPACE": "/agentlab/workspace",
     }
 
-    def ours(found: dict[str, Any]) -> dict[str, str]:
+    def ours(phase: dict[str, Any]) -> dict[str, str]:
         return {
-            k: v for k, v in found["env"].items() if k.startswith("AGENTLAB") or k == "WORKSPACE"
+            k: v for k, v in phase["env"].items() if k.startswith("AGENTLAB") or k == "WORKSPACE"
         }
 
     assert ours(agent) == contract
@@ -107,7 +107,7 @@ def test_what_phases_find(trials: Trials) -> None:
         assert seen["stdin"] == ""
         assert seen["parent"] == 1
         assert seen["deps"] == "helpful"
-        assert seen["seed"] == "seeded\n"  # as Python reads it; its bytes are asked elsewhere
+        assert seen["seed"] == "seeded\n"  # as Python reads it; another test checks its bytes
         assert set(seen["write"]) == {"Read-only file system"}
         assert {name: json.loads(text) for name, text in seen["in"].items()} == {
             "task.json": {"id": "t/1", **task},
@@ -117,7 +117,7 @@ def test_what_phases_find(trials: Trials) -> None:
 
 
 def test_task_image_is_named_when_the_task_names_one(trials: Trials) -> None:
-    """`AGENTLAB_TASK_IMAGE` is there for a task with an image, which then is the trial's."""
+    """`AGENTLAB_TASK_IMAGE` is set for a task with an image, which is then the trial's image."""
     task = {"image": PYTHON, "timeout_s": 5}
     agent = "echo ${AGENTLAB_TASK_IMAGE-none} $AGENTLAB_TIMEOUT_MS; command -v python3"
     result = trials.run(agent, image=BUSYBOX, task=task)
@@ -144,7 +144,7 @@ TELL = """for word; do printf '%s\\0' "$word"; done"""
 
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]), ids=("busybox", "dash"))
 def test_values_from_outside_arrive_whole(trials: Trials, image: str) -> None:
-    """`$NAME` in a command and in env is the value itself, whatever characters it has."""
+    """`$NAME` in a command and in env is the exact value, whatever characters it has."""
     command = ("sh", "-c", TELL.replace("$", "$$"), "sh", *(f"<${{{n}}}>" for n in ODD_VALUES))
     env = {f"E_{name}": f"<${name}>" for name in ODD_VALUES}
     tell_env = "printf '%s\\0' " + " ".join(f'"$E_{name}"' for name in ODD_VALUES)
@@ -157,10 +157,10 @@ def test_values_from_outside_arrive_whole(trials: Trials, image: str) -> None:
     )
     result = run_attempt(spec)
     for name in ("agent.stdout", "setup.stdout"):
-        # Read from the folder itself: what is kept of it is redacted.
-        told = (spec.folder / "state" / name).read_bytes().decode().split("\0")
-        assert told == [*(f"<{value}>" for value in ODD_VALUES.values()), ""], name
-    assert (spec.folder / "state" / "grader.stdout").read_bytes() == b"0\n"
+        # Read from the folder itself, because the stored output is redacted.
+        words = (spec.container.folder / "state" / name).read_bytes().decode().split("\0")
+        assert words == [*(f"<{value}>" for value in ODD_VALUES.values()), ""], name
+    assert (spec.container.folder / "state" / "grader.stdout").read_bytes() == b"0\n"
     assert brief(result) == ("completed", None, 0)
 
 
@@ -190,7 +190,7 @@ SECRET = 'sk-live/0123456789+abc"def'
 
 
 def test_a_key_is_nowhere(trials: Trials) -> None:
-    """A key that the agent and the grader write wherever they can is in nothing that is kept."""
+    """Nothing stored has a key that the agent and the grader write wherever they can."""
     agent = """
 import json, os, sys
 key = os.environ["KEY"]
@@ -239,7 +239,7 @@ open(os.environ["AGENTLAB_BENCHMARK_SCORE_PATH"], "w").write(score.replace("ODD"
 
 
 def test_a_key_across_the_cap_is_not_cut(trials: Trials) -> None:
-    """Of a key that begins before a log's cap and ends behind it, nothing is kept."""
+    """A key that begins before a log's cap and ends behind it is removed whole."""
     agent = phase('printf %0990d 0; printf %s "$KEY"; printf %0990d 0', env={"KEY": "${KEY}"})
     key = "secret-" + "k" * 200
     result = trials.run(agent, environment={"KEY": key}, runtime={"max_log_bytes": 1000})
@@ -249,7 +249,7 @@ def test_a_key_across_the_cap_is_not_cut(trials: Trials) -> None:
 
 
 def test_the_log_of_an_agent_is_read_whole(trials: Trials, tmp_path: Path) -> None:
-    """Steps beyond the stored output are in the trajectory of an agent that prints its steps."""
+    """The trajectory has even the steps beyond the stored output of an agent that prints them."""
     agent = """
 import json
 for number in range(45):
@@ -269,7 +269,7 @@ for number in range(45):
 
 
 def test_values_that_are_words_of_the_records(trials: Trials) -> None:
-    """A value from outside that is a number or one of the records' words breaks no record."""
+    """An outside value that is a number or a word of the records breaks no record."""
     environment = {"SEED": "123456", "MODE": "failure", "VARIANT": "reference", "KEY": "metrics"}
     prediction = {
         "prediction": {"kind": "json", "value": [123456, 1234567]},
@@ -291,7 +291,7 @@ def test_values_that_are_words_of_the_records(trials: Trials) -> None:
 
 
 def test_workspace_that_leads_out(trials: Trials) -> None:
-    """A task that came with an imported ledger cannot have a file written beside its workspace."""
+    """A task from an imported ledger cannot write a file outside its workspace."""
     spec = trials.spec(task={"workspace": {"files": {"../x": "y"}}})
     result = run_attempt(spec)
     assert brief(result) == ("infra_error", "host_error", None)

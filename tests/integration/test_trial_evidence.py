@@ -1,4 +1,4 @@
-"""What proves a trial: its workspace before and after, its result, its events, its inputs."""
+"""The evidence of a trial: its workspace before and after, its result, events and inputs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = [pytest.mark.docker]
 
 
 def listing(trials: Trials, result: Any, name: str) -> dict[str, dict[str, Any]]:
-    found = json.loads(trials.content(result, name))
-    return {entry["path"]: entry for entry in found["files"]}
+    listed = json.loads(trials.content(result, name))
+    return {entry["path"]: entry for entry in listed["files"]}
 
 
 def test_change_of_a_workspace(trials: Trials) -> None:
-    """The lists before and after and the patch between them say what an agent changed."""
+    """The lists before and after and the patch between them show an agent's changes."""
     files = {
         "same.txt": "same\n",
         "changed.txt": "one\ntwo\n",
@@ -80,7 +80,7 @@ def test_change_of_a_workspace(trials: Trials) -> None:
 
 
 def test_seed_from_a_tar(trials: Trials) -> None:
-    """Links and executable files of a frozen workspace arrive, and are no change by themselves."""
+    """Links and executable files of a frozen workspace arrive, and are not changes."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, kind, mode in (
@@ -101,7 +101,7 @@ def test_seed_from_a_tar(trials: Trials) -> None:
 
 
 def test_inputs_are_evidence(trials: Trials) -> None:
-    """The task, bindings, commands and image are stored as written, and `$NAME`s by their names."""
+    """Task, bindings, commands and image are stored as written, with the names of `$NAME`s."""
     spec = trials.spec(
         ("sh", "-c", "true", "${KEY}"),
         bindings={"b": 1, "mode": "as-written"},
@@ -119,7 +119,7 @@ def test_inputs_are_evidence(trials: Trials) -> None:
 
 
 def test_events_and_broken_lines(trials: Trials) -> None:
-    """Every line that is a JSON object is an event, in order; the others are counted."""
+    """Every line that is a JSON object is an event, in order, and the others are counted."""
     lines = [
         '{"type": "a", "n": 1}',
         "not json",
@@ -157,7 +157,7 @@ def test_events_and_broken_lines(trials: Trials) -> None:
 
 
 def test_events_beyond_the_cap(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of too large an events file the first lines are kept, and of too many events the first."""
+    """An oversized events file keeps its first lines, and too many events keep the first ones."""
     monkeypatch.setattr("labledger.files.untrusted_files.EVENTS_CAP", 1000)
     monkeypatch.setattr("labledger.trial.evidence.trial_outputs.MAX_EVENTS", 50)
     agent = """i=0; while [ $i -lt 5000 ]; do echo '{"n":1000000}'; i=$((i + 1)); done \
@@ -170,7 +170,7 @@ def test_events_beyond_the_cap(trials: Trials, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_large_artifacts_go_to_the_store(trials: Trials) -> None:
-    """What is too large for the database is in the store, under its digest, when a trial ends."""
+    """When a trial ends, a file too large for the database is in the store under its digest."""
     result = trials.run("yes | head -c 100000")
     (large,) = (a for a in result.artifacts if a.size > 32 * 1024)
     assert large.content is None
@@ -178,18 +178,18 @@ def test_large_artifacts_go_to_the_store(trials: Trials) -> None:
 
 
 def test_workspace_that_is_deep(trials: Trials) -> None:
-    """A folder nested two thousand times neither stops the collecting nor the removal."""
+    """A folder nested two thousand times stops neither the collecting nor the removal."""
     agent = "import os\nfor _ in range(2000): os.mkdir('d'); os.chdir('d')"
     spec = trials.spec(phase(python(agent)), f"touch graded; {GRADES}", image=PYTHON)
     result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0)
     assert "graded" in listing(trials, result, "workspace_after")
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_nothing_of_the_host_is_read(trials: Trials, tmp_path: Path) -> None:
-    """Links out of the workspace are listed as links, whatever lies behind them."""
+    """Links out of the workspace are listed as links, whatever is behind them."""
     secret = tmp_path / "host-secret.txt"
     secret.write_text("only for the host")
     agent = f"ln -s {secret} a; ln -s {tmp_path} b; ln -s / c; mkdir d; ln -s {secret} d/e"

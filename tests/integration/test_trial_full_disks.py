@@ -1,4 +1,4 @@
-"""A trial while which a disk was seen full: by whom, when, and what is known of that later."""
+"""A disk was seen full during a trial: when, by which coordinator, and the later record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL_MEANWHILE = ("infra_error", "disk_full", 10)
 
 
 def test_a_disk_that_was_full_before(trials: Trials) -> None:
-    """What was seen before a trial began is no excuse for it."""
+    """A full disk before a trial began is no excuse for the trial."""
     spec = trials.spec("exit 4")
     disks = FullDisks()
     disks.record_full(spec.plan.run_dir)
@@ -37,15 +37,15 @@ def test_a_disk_that_was_full_before(trials: Trials) -> None:
 
 @pytest.mark.parametrize("place", ["run_dir", "engine_root"])
 def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
-    """The disk of the trial's folders counts, and the one of the engine's."""
+    """The disk of the trial's folders counts, and so does the engine's disk."""
     spec = trials.spec(f"{HOLD} exit 4")
     spec = replace(spec, plan=replace(spec.plan, engine_root=Path("/dev/shm")))
     disks = FullDisks()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, full_disks=disks)
-        wait_until((spec.folder / "workspace" / "holds").exists)
+        wait_until((spec.container.folder / "workspace" / "holds").exists)
         disks.record_full(getattr(spec.plan, place))
-        (spec.folder / "workspace" / "go").touch()
+        (spec.container.folder / "workspace" / "go").touch()
         result = running.result()
     assert brief(result) == FULL_MEANWHILE
     assert "disk" in problems(result)
@@ -57,7 +57,7 @@ def abandoned(
     """Begin a trial, see its disk full when file `full` is there, leave it at `until_file`."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     gate, disks = StartLimiter(1), FullDisks()
-    workspace = spec.folder / "workspace"
+    workspace = spec.container.folder / "workspace"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate, disks)
         wait_until((workspace / full).exists)
@@ -73,18 +73,18 @@ def abandoned(
 
 
 def is_running(spec: AttemptSpec) -> bool:
-    """True when the engine has noted that it started the container."""
-    return ENGINE.inspect_existing(spec.container_name).status == "running"
+    """Return True if the engine has noted that it started the container."""
+    return ENGINE.inspect_existing(spec.container.name).status == "running"
 
 
 @pytest.mark.parametrize("sealed", tiered([{}, AFTER], default=[{}]), ids=["one part", "two parts"])
 def test_seen_before_it_was_adopted(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, sealed: JsonObject
 ) -> None:
-    """A trial that this process lost and found again began when its container did."""
+    """An adopted trial began when its container did, also for the time of a full disk."""
     spec = trials.spec(f"{HOLD} exit 4", GRADES, **sealed)
     disks = abandoned(spec, monkeypatch, "holds", "holds")
-    (spec.folder / "workspace" / "go").touch()
+    (spec.container.folder / "workspace" / "go").touch()
     again = replace(spec, container_may_exist=True)
     assert brief(run_attempt(again, full_disks=disks)) == FULL_MEANWHILE
 
@@ -92,16 +92,16 @@ def test_seen_before_it_was_adopted(
 def test_seen_by_the_coordinator_of_the_first_part(
     trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The note of the first part says it to a coordinator that knows nothing of before."""
+    """The note of the first part informs a coordinator that knows nothing of the time before."""
     second = "touch second; until [ -e on ]; do sleep 0.02; done; "
     spec = trials.spec(f"{HOLD} exit 4", second + GRADES, **AFTER)
     abandoned(spec, monkeypatch, "holds", "second")
-    (spec.folder / "workspace" / "on").touch()
+    (spec.container.folder / "workspace" / "on").touch()
     assert brief(run_attempt(replace(spec, container_may_exist=True))) == FULL_MEANWHILE
 
 
 def test_an_engine_that_has_no_room(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the engine could not create is gone when anybody looks: that it failed is noted."""
+    """A container that the engine could not create is gone later, so the failure is noted."""
 
     def full(*_: object) -> str:
         raise EngineDiskFull("could not create container: no space left on device")

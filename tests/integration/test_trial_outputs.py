@@ -28,7 +28,7 @@ EMPTY = f'test -z "$(ls -A {VERIFIER})" || exit 9; touch {VERIFIER}/made || exit
 
 
 def members(trials: Trials, result: AttemptResult, phase: str) -> dict[str, tuple[int, str]]:
-    """The mode and content, or target, of each member of a stored tar."""
+    """Return the mode and content, or target, of each member of a stored tar."""
     content = trials.content(result, f"{phase}_outputs")
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         return {
@@ -62,7 +62,7 @@ def test_outputs_are_evidence(trials: Trials, image: str) -> None:
 
 
 def test_no_outputs_no_evidence(trials: Trials) -> None:
-    """Without output folders the evidence has no such entries."""
+    """Without output folders, the evidence has no such entries."""
     names = trials.run().evidence[0]["evidence"]
     assert not {"agent_outputs", "grader_outputs"} & names.keys()
 
@@ -79,7 +79,7 @@ HOSTILE = {
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
 @pytest.mark.parametrize("way", tiered(HOSTILE, default=["links", "modes"]))
 def test_grader_finds_empty_folders(trials: Trials, image: str, way: str) -> None:
-    """Whatever the agent left in the grader's folders is gone when the grader begins."""
+    """When the grader begins, the agent's files in the grader's folders are gone."""
     result = trials.run(HOSTILE[way], EMPTY, image=image, runtime=OUTPUTS)
     assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
     assert list(members(trials, result, "grader")) == ["logs/the verifier/made"]
@@ -105,7 +105,7 @@ def test_other_users_and_parts(trials: Trials, settings: JsonObject) -> None:
 
 
 def test_what_is_left_out_is_said(trials: Trials) -> None:
-    """Secrets, FIFOs and what is beyond the cap are left out, the smaller files are stored."""
+    """Secrets, FIFOs and files beyond the cap are left out, and smaller files are stored."""
     agent = (
         "cd /logs/agent; echo small >small; mkfifo fifo; echo my-secret-value >key; "
         "head -c 20000000 /dev/zero >big1; head -c 20000000 /dev/zero >big2"
@@ -124,7 +124,7 @@ def test_what_is_left_out_is_said(trials: Trials) -> None:
 
 
 def test_regrading_restores_agent_outputs(trials: Trials) -> None:
-    """A regrading's grader finds what the agent left, and nothing of the first grader."""
+    """A regrading's grader finds the agent's output, and nothing of the first grader."""
     agent = (
         "cd /logs/agent; mkdir -p a empty; echo 1 >a/b; ln -s a/b link; echo x >run; chmod 755 run"
     )
@@ -156,7 +156,7 @@ def test_regrading_restores_agent_outputs(trials: Trials) -> None:
     ),
 )
 def test_hostile_stored_tar(trials: Trials, name: str) -> None:
-    """A stored tar that leads out of its folders, as an import may bring, is not restored."""
+    """A stored tar that leads out of its folders, as in an import, is not restored."""
     result = trials.run(runtime=OUTPUTS)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -188,7 +188,7 @@ MOVES = {
 @pytest.mark.parametrize("image", tiered(SHELLS, default=[BUSYBOX]))
 @pytest.mark.parametrize("way", MOVES)
 def test_moved_folders(trials: Trials, image: str, way: str) -> None:
-    """An agent that moves a folder which the host reads, and makes another, gets no score."""
+    """An agent that moves a folder that the host reads, and makes another, gets no score."""
     rewards = {"results": {"from": "rewards", "folder": "/logs/the verifier"}}
     grader = f"mkdir -p {VERIFIER}; echo 0 >{VERIFIER}/reward.txt"
     result = trials.run(MOVES[way], grader, image=image, runtime=OUTPUTS, grading=rewards)

@@ -1,4 +1,4 @@
-"""`trial.sh` on real containers: every phase's ways to end, on busybox and on dash."""
+"""`trial.sh` on real containers: every way to end a phase, on busybox and on dash."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def image(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("image", SHELLS, ids=("busybox", "dash"))
 def test_all_phases_run_in_order(trials: Trials, image: str) -> None:
-    """Setup, agent and grader share one workspace, and what each printed is kept apart."""
+    """Setup, agent and grader share one workspace, and their outputs are stored separately."""
     result = trials.run(
         "echo agent out; echo agent err >&2; cat from_setup; echo a >from_agent",
         f"echo grader out; cat from_setup from_agent; echo agent was $AGENTLAB_AGENT_EXIT_STATUS"
@@ -71,7 +71,7 @@ def test_all_phases_run_in_order(trials: Trials, image: str) -> None:
 def test_setup_that_does_not_work(
     trials: Trials, image: str, setup: object, expected: tuple[str, str, int]
 ) -> None:
-    """After a setup that fails or times out neither agent nor grader run."""
+    """After a setup that fails or times out, neither agent nor grader run."""
     result = trials.run("touch agent", f"touch grader\n{GRADES}", setup, image=image)
     assert brief(result) == expected
     assert list(result.phases) == ["setup"]
@@ -102,7 +102,7 @@ def test_agent_that_fails(
 
 @thorough
 def test_agent_that_writes_in_its_grace(trials: Trials, image: str) -> None:
-    """What an agent writes between TERM and KILL is kept; it has still timed out."""
+    """Output that an agent writes between TERM and KILL is kept, and the agent still timed out."""
     agent = phase(
         """trap 'echo "{\\"outcome\\":\\"success\\"}" >"$AGENTLAB_RESULT_PATH"; exit 0' TERM
         while :; do sleep 0.05; done""",
@@ -127,13 +127,13 @@ def test_exit_status_is_the_agents_own(trials: Trials, image: str, status: int) 
     tiered([("KILL", 137), ("TERM", 143), ("USR1", 138)], default=[("KILL", 137)]),
 )
 def test_signal_that_ended_an_agent(trials: Trials, image: str, signal: str, status: int) -> None:
-    """An agent that a signal ended has the shell's status for that signal."""
+    """An agent that a signal ended has the shell's status for this signal."""
     result = trials.run(f"(sleep 0.05 &); kill -{signal} $$", image=image)
     assert result.phases["agent"].exit_status == status
 
 
 def test_daemon_is_dead_when_the_grader_looks(trials: Trials, image: str) -> None:
-    """What an agent leaves running, in a session of its own too, is dead before grading begins."""
+    """Processes that an agent leaves running, even in another session, die before grading."""
     agent = """
         setsid sh -c 'trap "" TERM HUP; while :; do echo alive >>beats; sleep 0.02; done' &
         (sleep 300 &)
@@ -153,7 +153,7 @@ def test_daemon_is_dead_when_the_grader_looks(trials: Trials, image: str) -> Non
 
 
 def test_agent_that_kills_everything(trials: Trials, image: str) -> None:
-    """An agent that kills all it can find, PID 1 and its own alarm too, still meets its limit."""
+    """An agent that kills all processes, even PID 1 and its own alarm, still meets its limit."""
     agent = phase(
         """exec >/dev/null 2>&1
         for signal in KILL TERM INT HUP QUIT STOP TSTP; do kill -$signal 1; done
@@ -196,7 +196,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("user", tiered([None, "1000"], default=[None]), ids=("root", "uid 1000"))
 def test_planted_outputs_do_not_survive(trials: Trials, image: str, user: str | None) -> None:
-    """Nothing that an agent put where the grader's rows belong is there for the grader."""
+    """The grader never finds files that an agent put where the grader's rows belong."""
     for what, planted in PLANTED.items():
         agent = "".join(
             planted.replace("PATH", f'"${path}"') + "\n"
@@ -214,7 +214,7 @@ def test_planted_outputs_do_not_survive(trials: Trials, image: str, user: str | 
 
 
 def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
-    """Of 50 MB the first bytes are kept, and the agent that wrote them neither waits nor dies."""
+    """The first bytes of 50 MB are kept, and the agent neither waits nor dies."""
     agent = """echo first; yes 0123456789 | head -c 50000000 &&
         { echo last >&2; echo done >finished; }"""
     result = trials.run(
@@ -231,7 +231,7 @@ def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
 
 @thorough
 def test_time_limit_before_the_agent_begins(trials: Trials, image: str) -> None:
-    """An agent that is killed before its outputs are open does not hold up the end of its phase."""
+    """An agent that is killed before its outputs are open does not delay the end of its phase."""
     slow = RUNTIME["resources"] | {"cpus": 0.02}
     agent = phase("sleep 60", timeout_s=0.01)
     result = trials.run(agent, image=image, runtime={"resources": slow})
@@ -240,14 +240,14 @@ def test_time_limit_before_the_agent_begins(trials: Trials, image: str) -> None:
 
 
 def test_output_of_what_is_left_behind(trials: Trials, image: str) -> None:
-    """A log is whole and the trial ends though a process still holds the agent's output."""
+    """A log is whole and the trial ends although a process still holds the agent's output."""
     result = trials.run("echo one; sleep 300 & printf two", image=image)
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "agent_stdout") == b"one\ntwo"
 
 
 def test_process_that_keeps_running_away(trials: Trials, image: str) -> None:
-    """What is left behind is killed though it is another process at every moment."""
+    """A leftover process is killed although it becomes another process at every moment."""
     agent = "echo 'sh ./away &' >away; sh ./away; sleep 0.1; echo said"
     grader = f"cat /proc/[0-9]*/cmdline >seen; {GRADES}"
     for _ in range(3):
@@ -269,13 +269,13 @@ if pid == 0:
     os._exit(0)
 os._exit(os.waitpid(pid, 0)[1])
 """
-"""A process that waits as in vfork, until its child, which stops first, ends or executes."""
+"""A process that waits as in vfork until its child, which stops first, ends or executes."""
 
 
 def test_keeper_that_waits_for_a_stopped_child_is_not_waited_for(
     image_ids: dict[str, str],
 ) -> None:
-    """A phase's end does not wait for a process that keeps output and cannot stop itself.
+    """A phase's end does not wait for a process that holds output and cannot stop itself.
 
     The clock of `trial.sh` stands still here: a wait that only time can end would never end.
     """
@@ -307,7 +307,7 @@ def test_keeper_that_waits_for_a_stopped_child_is_not_waited_for(
 
 
 def test_own_pipes_and_logs_are_renewed(trials: Trials, image: str) -> None:
-    """An agent that puts things where the grader's logs will be does not hinder the grader."""
+    """An agent that puts obstacles in place of the grader's logs does not hinder the grader."""
     agent = """
         mkdir -p /agentlab/state/grader.stdout/x /agentlab/state/phases/x
         ln -s /etc/passwd /agentlab/state/grader.stderr
@@ -322,7 +322,7 @@ def test_own_pipes_and_logs_are_renewed(trials: Trials, image: str) -> None:
 
 
 def test_command_that_is_not_there(trials: Trials, image: str) -> None:
-    """A command that cannot be found is the phase's failure, with the shell's word for it."""
+    """A command that cannot be found is the phase's failure, with the shell's message."""
     result = trials.run(phase(("no-such-command", "x")), image=image)
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
     assert result.phases["agent"].exit_status == 127
@@ -330,7 +330,7 @@ def test_command_that_is_not_there(trials: Trials, image: str) -> None:
 
 
 def test_name_that_hides_a_process(trials: Trials) -> None:
-    """A process whose name is made to look like another line of /proc is killed as any other."""
+    """A process whose name looks like another line of /proc is killed like any other."""
     agent = """
 import ctypes, os, time
 for parent in range(2, 14):
@@ -345,7 +345,7 @@ print("left", flush=True)
 
 
 def test_durations_are_told(trials: Trials) -> None:
-    """Each phase has a duration, and the trial's is no shorter than theirs together."""
+    """Each phase has a duration, and the trial lasts at least as long as all together."""
     result = trials.run("sleep 0.2", image=BUSYBOX)
     parts = [p.duration_ms for p in result.phases.values()]
     assert result.phases["agent"].duration_ms >= 190
@@ -366,8 +366,10 @@ echo "ended: $state"
 
 
 def test_a_stopped_process_that_stores_output_is_continued(image: str) -> None:
-    """A phase ends although a process that stores its output stayed stopped: one that is forked
-    while STOP and CONT are sent misses the CONT."""
+    """A phase ends although a process that stores its output stayed stopped.
+
+    A process that is forked while STOP and CONT are sent misses the CONT.
+    """
     mount = f"{resources.trial_script()}:/trial.sh:ro"
     limited = 'timeout -s KILL 20 sh -c "$0"; exit'
     command = ["docker", "run", "--rm", "--network", "none", "-v", mount, image]

@@ -1,4 +1,4 @@
-"""A trial whose stored evidence is judged again, by another grader, in a fresh container."""
+"""A trial's stored evidence is graded again by another grader, in a fresh container."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from labledger.files import artifact_tars
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import OUTER_MARGIN_S
 
@@ -87,7 +88,7 @@ RunFirst = Callable[[AttemptSpec], AttemptResult]
 
 @pytest.fixture(params=tiered(["folder", "container"], default=["folder"]))
 def run_first(request: pytest.FixtureRequest) -> RunFirst:
-    """Runs the trial that is judged again: without a container, or in one."""
+    """Run the trial that is graded again: without a container, or in one."""
     return leave_files if request.param == "folder" else run_attempt
 
 
@@ -96,23 +97,23 @@ def judged_again(trials: Trials, first: AttemptResult, **settings: Any) -> Attem
 
 
 def tree(folder: Path) -> dict[str, tuple[str, bytes, bool]]:
-    """All that matters of a workspace but caches: files and links by name, and empty folders."""
-    found = {}
+    """Return a workspace without caches: files and links by name, and empty folders."""
+    entries = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if "cache" in name:
             continue
         if path.is_symlink():
-            found[name] = ("link", str(path.readlink()).encode(), False)
+            entries[name] = ("link", str(path.readlink()).encode(), False)
         elif path.is_file():
-            found[name] = ("file", path.read_bytes(), bool(path.stat().st_mode & 0o100))
+            entries[name] = ("file", path.read_bytes(), bool(path.stat().st_mode & 0o100))
         else:
-            found[name] = ("folder", b"", False)
-    return found
+            entries[name] = ("folder", b"", False)
+    return entries
 
 
 def incomplete(result: AttemptResult, *words: str) -> None:
-    """A slot that could not be judged again, and says why; no verdict was invented."""
+    """Fail unless a slot could not be graded again, says why, and has no verdict."""
     assert brief(result) == ("grade_error", "evidence_incomplete", None)
     assert result.scores == result.predictions == ()
     for word in words:
@@ -121,7 +122,7 @@ def incomplete(result: AttemptResult, *words: str) -> None:
 
 
 def test_another_grader_says_otherwise(trials: Trials) -> None:
-    """Only the grader runs; all that came before is recalled, and the score names both."""
+    """Only the grader runs. The earlier phases are recalled, and the score names both."""
     agent = (
         "echo said; echo worse >&2; sleep 0.1; echo new >answer; "
         'echo \'{"type":"call"}\' >$AGENTLAB_TRAJECTORY_PATH; '
@@ -161,7 +162,7 @@ def test_another_grader_says_otherwise(trials: Trials) -> None:
 
 
 def test_what_a_grader_says_of_itself_does_not_count(trials: Trials) -> None:
-    """A score's own `ext` keeps what is its own, and nothing under our names."""
+    """A score's own `ext` keeps its own keys, and nothing under labledger's names."""
     forged = {"grader": {"digest": "x"}, "regrades": {"run_id": "x"}, "own": 1, "isolation": {}}
     first = trials.run("true", predicts() + scores(SCORE | {"ext": forged}))
     ext = first.scores[0]["ext"]
@@ -181,11 +182,11 @@ def test_every_change_is_restored(trials: Trials, run_first: RunFirst, change: s
     """A new grader gets exactly the workspace that the agent left."""
     spec = trials.spec(f"{change}; rm -f /agentlab/out/*", GRADES, task=SEED)
     first = run_first(spec)
-    left = tree(spec.folder / "workspace")
+    left = tree(spec.container.folder / "workspace")
     again_spec = regraded_spec(trials, first, task=SEED)
     again = run_attempt(again_spec)
     assert brief(again) == ("completed", None, 0), again.message
-    assert tree(again_spec.folder / "workspace") == left
+    assert tree(again_spec.container.folder / "workspace") == left
     references = first.evidence[0]["evidence"]
     kept = {"binary", "large", "links", "many", "too much for one patch"}
     assert ("workspace_files" in references) == (change in {CHANGES[name] for name in kept})
@@ -217,19 +218,19 @@ HISTORY: JsonObject = {
 def test_folders_that_are_left_out_are_kept_where_they_changed(
     trials: Trials, run_first: RunFirst, change: str, is_kept: bool
 ) -> None:
-    """History and dependencies are restored too, from the seed or from what was kept."""
+    """History and dependencies are restored from the seed or from the stored changes."""
     spec = trials.spec(change, task=HISTORY)
     first = run_first(spec)
-    left = tree(spec.folder / "workspace")
+    left = tree(spec.container.folder / "workspace")
     assert ("workspace_files" in first.evidence[0]["evidence"]) == is_kept
     again_spec = regraded_spec(trials, first, task=HISTORY)
     again = run_attempt(again_spec)
     assert brief(again) == ("completed", None, 0), again.message
-    assert tree(again_spec.folder / "workspace") == left
+    assert tree(again_spec.container.folder / "workspace") == left
 
 
 def test_any_user_may_change_what_is_restored(trials: Trials) -> None:
-    """A grader that is another user than the agent was finds all open, as a seed is."""
+    """A grader that is another user than the agent can change everything, as in a seed."""
     first = trials.run("mkdir -p a/b; echo x >a/b/c; printf '\\0' >a/bin", runtime={"user": "0"})
     grader = f"set -e; echo y >>a/b/c; echo y >a/b/d; rm a/bin; {GRADES}"
     again = judged_again(trials, first, grader=grader, runtime={"user": "12345"})
@@ -237,7 +238,7 @@ def test_any_user_may_change_what_is_restored(trials: Trials) -> None:
 
 
 def test_sealed_trial_is_judged_again(trials: Trials) -> None:
-    """How the first grader was kept from the agent does not matter to the second."""
+    """The first grader's sealing does not matter to the second grader."""
     first = trials.run("echo x >new", sealing=Sealing.AFTER_AGENT)
     grader = f"grep x new && {{ {GRADES} }}"
     again = judged_again(trials, first, grader=grader)
@@ -251,7 +252,7 @@ def test_sealed_trial_is_judged_again(trials: Trials) -> None:
 def test_failed_agents_are_judged_again(
     trials: Trials, agent: str, timeout_s: float, status: tuple[str, int, str]
 ) -> None:
-    """They are so by the policy; the grader hears how the agent ended, and so does the record."""
+    """By the policy, failed agents are graded. The grader and the record get their exit status."""
     first = trials.run(agent, FAILS, task={"timeout_s": timeout_s})
     assert first.verdict == "fail"
     grader = f'test "$AGENTLAB_AGENT_EXIT_STATUS" = {status[2]} && {{ {GRADES} }}'
@@ -263,7 +264,7 @@ def test_failed_agents_are_judged_again(
 
 
 def test_grade_error_is_judged_again(trials: Trials) -> None:
-    """A grader that failed is what regrading is for; a new one that fails is one again."""
+    """Regrading replaces a failed grader. A new grader that fails is a grade_error again."""
     first = trials.run("echo x >new", "exit 5")
     assert first.reason == "grader_exit_nonzero"
     assert judged_again(trials, first, grader=GRADES).verdict == "pass"
@@ -290,19 +291,21 @@ def failed(result: AttemptResult, status: SlotStatus, reason: str, message: str)
 def test_what_was_never_graded_is_carried_over(
     trials: Trials, settings: dict[str, Any], status: str | None
 ) -> None:
-    """Without a container: the same status, reason, message, evidence; it says what it was."""
+    """Without a container, status, reason, message and evidence stay, with a note of the source."""
     first = trials.run(**{"agent": "true", **settings})
     if status is None:
         first = failed(first, SlotStatus.INFRA_ERROR, "container_killed", "it was killed")
+    first = replace(first, resource_use=ResourceUse(0, 512))
     spec = regraded_spec(trials, first, **{k: v for k, v in settings.items() if k != "agent"})
     again = run_attempt(spec)
-    assert ENGINE.inspect(spec.container_name) is None
-    assert not spec.folder.exists()
+    assert ENGINE.inspect(spec.container.name) is None
+    assert not spec.container.folder.exists()
     for same in ("status", "reason", "message", "exit_status", "phases", "duration_ms", "ended_at"):
         assert getattr(again, same) == getattr(first, same)
+    assert again.resource_use == first.resource_use
     assert again.evidence[0]["evidence"] == first.evidence[0]["evidence"]
     assert {a.sha256 for a in again.artifacts} == {a.sha256 for a in first.artifacts}
-    assert again.ids == spec.ids
+    assert again.ids == spec.evidence.ids
     assert again.scores == ()
     remove_attempt(spec)
 
@@ -313,18 +316,18 @@ def test_forged_status_is_carried_over(trials: Trials) -> None:
     spec = regraded_spec(trials, first)
     again = run_attempt(spec)
     assert (again.status.value, again.reason) == ("agent_error", "status_forged")
-    assert ENGINE.inspect(spec.container_name) is None
+    assert ENGINE.inspect(spec.container.name) is None
 
 
 WAITS = f"echo once >>graded; while [ ! -e go ]; do sleep 0.02; done; {GRADES}"
-"""A grader that waits, and leaves a line for each time that it was started."""
+"""A grader that waits, and leaves a line for each of its starts."""
 
 
 def begin_and_kill(spec: AttemptSpec, tmp_path: Path) -> None:
-    """Begin a trial in a process of its own, kill that with SIGKILL while its grader waits."""
+    """Begin a trial in its own process, and kill it with SIGKILL while its grader waits."""
     process = driven(spec, tmp_path)
     try:
-        wait_until((spec.folder / "workspace" / "graded").exists)
+        wait_until((spec.container.folder / "workspace" / "graded").exists)
     finally:
         process.kill()
         process.wait()
@@ -338,34 +341,34 @@ def driven(spec: AttemptSpec, tmp_path: Path, **environment: str) -> subprocess.
 
 
 def release(spec: AttemptSpec) -> None:
-    """Let the grader go on, in whatever workspace is there just now."""
+    """Let the grader continue in the current workspace."""
     with suppress(FileNotFoundError):
-        (spec.folder / "workspace" / "go").touch()
+        (spec.container.folder / "workspace" / "go").touch()
 
 
 @pytest.mark.parametrize(
     "trouble", tiered(["none", "ended", "folder", "container", "both"], default=["none", "both"])
 )
 def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> None:
-    """A running regrading is waited for, an ended one collected; what is gone is done again."""
+    """A running regrading is waited for, an ended one is collected, and a lost one is repeated."""
     first = trials.run("sleep 0.3; echo x >new; printf '\\0' >bin")
     spec = regraded_spec(trials, first, grader=WAITS)
     begun = time.monotonic()
     begin_and_kill(spec, tmp_path)
     if trouble in {"container", "both"}:
-        ENGINE.remove(spec.container_name)
+        ENGINE.remove(spec.container.name)
     if trouble in {"folder", "both"}:
-        delete_folder(spec.folder)
+        delete_folder(spec.container.folder)
     if trouble == "ended":
-        (spec.folder / "workspace" / "go").touch()
-        wait_until(lambda: (state := ENGINE.inspect(spec.container_name)) and state.has_ended)
+        (spec.container.folder / "workspace" / "go").touch()
+        wait_until(lambda: (state := ENGINE.inspect(spec.container.name)) and state.has_ended)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         wait_until(lambda: release(spec) or waiting.done())
         again = waiting.result()
     assert brief(again) == ("completed", None, 0)
     assert again.verdict == "pass"
-    assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
+    assert (spec.container.folder / "workspace" / "graded").read_text() == "once\n"
     assert again.notes == []
     assert again.started_at == first.started_at
     before = first.duration_ms - first.phases["grader"].duration_ms
@@ -380,7 +383,7 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
     ),
 )
 def test_killed_at(trials: Trials, tmp_path: Path, point: str) -> None:
-    """Killed anywhere, a regrading comes to what it would have come to."""
+    """Killed anywhere, a regrading has the outcome of an undisturbed one."""
     first = trials.run("echo x >new; printf '\\0' >bin")
     spec = regraded_spec(trials, first, grader=f"echo once >>graded; {GRADES}")
     process = driven(spec, tmp_path, LABLEDGER_FAULT=f"{point}:{spec.slot.schedule_idx}")
@@ -389,15 +392,15 @@ def test_killed_at(trials: Trials, tmp_path: Path, point: str) -> None:
     assert brief(again) == ("completed", None, 0)
     assert again.evidence[0]["evidence"]["workspace_files"]
     assert again.notes == []
-    assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
+    assert (spec.container.folder / "workspace" / "graded").read_text() == "once\n"
 
 
 def test_status_that_only_an_agent_can_forge(trials: Trials) -> None:
-    """Where a container says that its agent ended, and had none, that is no verdict."""
+    """A container that claims that its agent ended, but had no agent, gets no verdict."""
     first = trials.run("true")
     spec = regraded_spec(trials, first)
     assert spec.kind.exit_statuses.isdisjoint({20, 21, 30, 31, 50})
-    assert spec.deadline_s == spec.settings.timeout_s("grader") + OUTER_MARGIN_S
+    assert spec.container.deadline_s == spec.container.settings.timeout_s("grader") + OUTER_MARGIN_S
 
 
 SECRET = {"environment": {"KEY": "a-secret-value"}}
@@ -438,14 +441,14 @@ SECRET = {"environment": {"KEY": "a-secret-value"}}
 def test_evidence_that_is_incomplete(
     trials: Trials, run_first: RunFirst, agent: str, words: list[str]
 ) -> None:
-    """No verdict is invented from half a workspace: the slot says what is missing."""
+    """With half a workspace there is no verdict, and the slot says what is missing."""
     first = run_first(trials.spec(agent, **SECRET))
     assert first.verdict == "pass"
     spec = regraded_spec(trials, first, **SECRET)
     again = run_attempt(spec)
     incomplete(again, *words)
-    assert ENGINE.inspect(spec.container_name) is None
-    assert not spec.folder.exists()
+    assert ENGINE.inspect(spec.container.name) is None
+    assert not spec.container.folder.exists()
     assert b"a-secret-value" not in trials.everything(again)
     left = {k: v for k, v in first.evidence[0]["evidence"].items() if not k.startswith("grader")}
     del left["trial_input"]
@@ -455,7 +458,7 @@ def test_evidence_that_is_incomplete(
 
 
 def test_secret_that_was_only_replaced(trials: Trials) -> None:
-    """Where a secret stood in what the agent replaced alone, the new file is kept apart."""
+    """If a secret was only in the replaced text, the new file is stored separately."""
     task = {"workspace": {"files": {"x.txt": "a-secret-value\n"}}}
     first = trials.run("echo other >x.txt", task=task, **SECRET)
     assert b"a-secret-value" not in trials.content(first, "workspace_patch")
@@ -467,7 +470,7 @@ def test_secret_that_was_only_replaced(trials: Trials) -> None:
     "name", ["workspace_after", "workspace_patch", "workspace_files", "events", "agent_stdout"]
 )
 def test_artifacts_that_are_gone_or_changed(trials: Trials, run_first: RunFirst, name: str) -> None:
-    """What is stored is checked; what is gone is missed."""
+    """Missing and changed artifacts are found and named."""
     agent = "echo x >new; printf '\\0' >bin; echo said; echo '{}' >$AGENTLAB_TRAJECTORY_PATH"
     first = run_first(trials.spec(agent))
     earlier = earlier_of(first)
@@ -480,7 +483,8 @@ def test_artifacts_that_are_gone_or_changed(trials: Trials, run_first: RunFirst,
 
 
 def test_artifact_that_goes_while_its_trial_is_graded(trials: Trials) -> None:
-    """What is gone when an ended grader is collected makes the trial a `grade_error` as well."""
+    """An artifact that is gone when an ended grader is collected makes the trial a
+    `grade_error`."""
     first = trials.run("yes '{}' | head -20000 >$AGENTLAB_TRAJECTORY_PATH")
     spec = regraded_spec(trials, first)
     assert run_attempt(spec).verdict == "pass"
@@ -490,7 +494,7 @@ def test_artifact_that_goes_while_its_trial_is_graded(trials: Trials) -> None:
 
 
 def test_task_whose_tar_is_gone(trials: Trials) -> None:
-    """The workspace that a task begins with is needed too."""
+    """The workspace with which a task begins is needed, too."""
     tar = b"".join(artifact_tars.tar_of({}, {}))
     task = {"workspace": {"tar": trials.store.put_bytes(tar), "size": len(tar)}}
     first = trials.run("echo x >new", task=task)
@@ -500,7 +504,7 @@ def test_task_whose_tar_is_gone(trials: Trials) -> None:
 
 
 def test_agent_whose_end_is_not_known(trials: Trials) -> None:
-    """A trial without the agent's phase is not graded again: its exit status is unknown."""
+    """A trial without the agent's phase is not graded again, because its exit status is unknown."""
     first = replace(trials.run("true", "exit 1"), phases={})
     incomplete(judged_again(trials, first), "it is not known how its agent ended")
 
@@ -512,12 +516,12 @@ def test_files_beside_the_patch_are_the_same_tar_each_time(trials: Trials) -> No
     name = "workspace_files"
     assert trials.content(one, name) == trials.content(two, name)
     with tarfile.open(fileobj=io.BytesIO(trials.content(one, name))) as archive:
-        found = [(m.name, m.mode, m.mtime, m.uid, m.linkname) for m in archive]
-    assert found == [("a", 0o755, 0, 0, "b"), ("b", 0o644, 0, 0, ""), ("c", 0o755, 0, 0, "")]
+        members = [(m.name, m.mode, m.mtime, m.uid, m.linkname) for m in archive]
+    assert members == [("a", 0o755, 0, 0, "b"), ("b", 0o644, 0, 0, ""), ("c", 0o755, 0, 0, "")]
 
 
 def test_what_a_grader_was_told_by_its_agent_may_name_either_trial(trials: Trials) -> None:
-    """An agent's result holds the ids of the trial that it ran in; so may a row made of it."""
+    """An agent's result holds the ids of its own trial, and so may a row made from it."""
     agent = 'echo "{\\"outcome\\":\\"success\\",\\"ids\\":{\\"run_id\\":\\"$AGENTLAB_RUN_ID\\"}}"'
     first = trials.run(f"{agent} >$AGENTLAB_RESULT_PATH")
     assert first.outcome == "success"
@@ -552,7 +556,7 @@ def test_notes_that_labledger_did_not_write(trials: Trials, agent: str) -> None:
 
 
 def test_changed_programs_do_not_count_where_no_grader_ran(trials: Trials) -> None:
-    """A trial that cannot be restored is left out of the rate, whatever its agent had replaced."""
+    """A trial that cannot be restored is left out of the rate, whatever its agent replaced."""
     first = replace(trials.run("true", "exit 1"), phases={})
     first.evidence[0]["ext"]["isolation"]["programs_changed"] = ["/bin/wc"]
     again = judged_again(trials, first)

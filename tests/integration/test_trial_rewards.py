@@ -1,4 +1,4 @@
-"""Trials that are judged by the rewards their graders leave."""
+"""Trials that are graded by the rewards that their graders leave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(trials: Trials, agent: str, grader: Any, **settings: Any) -> AttemptResu
 
 
 def test_reward_decides(trials: Trials) -> None:
-    """The reward is the verdict; the grader's exit status is recorded and does not matter."""
+    """The reward is the verdict. The grader's exit status is recorded and does not matter."""
     grader = """echo '{"reward": 1, "speed": 2.5}' >/logs/verifier/reward.json; exit 3"""
     result = run(trials, "echo answer >answer", grader)
     assert brief(result) == ("completed", None, 0)
@@ -45,7 +45,7 @@ def test_reward_decides(trials: Trials) -> None:
 
 
 def test_result_of_the_agent_is_the_prediction(trials: Trials) -> None:
-    """The prediction refers to the agent's own result where it is valid."""
+    """The prediction refers to the agent's own result if that is valid."""
     agent = """echo '{"outcome": "success"}' >$AGENTLAB_RESULT_PATH"""
     result = run(trials, agent, "echo 0 >/logs/verifier/reward.txt")
     assert result.verdict == "fail"
@@ -61,13 +61,13 @@ def test_forged_reward(trials: Trials) -> None:
 
 
 def test_failed_agent_is_judged(trials: Trials) -> None:
-    """An agent that failed keeps its status beside the verdict."""
+    """An agent that failed keeps its status next to the verdict."""
     result = run(trials, "exit 4", "echo 1 >/logs/verifier/reward.txt; exit 1")
     assert (*brief(result), result.verdict) == ("agent_error", "agent_exit_nonzero", 10, "pass")
 
 
 def test_time_limit_of_the_grader(trials: Trials) -> None:
-    """A grader that exceeds its time limit has no verdict, also if it left a reward."""
+    """A grader that exceeds its time limit has no verdict, even if it left a reward."""
     grader = phase("echo 1 >/logs/verifier/reward.txt; sleep 60", 0.5)
     result = run(trials, "true", grader)
     assert brief(result) == ("grade_error", "grader_timeout", 41)
@@ -75,7 +75,7 @@ def test_time_limit_of_the_grader(trials: Trials) -> None:
 
 
 def test_grader_without_network(trials: Trials) -> None:
-    """The line that says why a grader could not work is evidence, and its reward stands."""
+    """The line that says why a grader could not work is evidence, and its reward counts."""
     grader = (
         "cd /logs/verifier; wget https://example.com/uv.sh; "
         "if uvx pytest /tests; then echo 1 >reward.txt; else echo 0 >reward.txt; fi"
@@ -89,7 +89,7 @@ def test_grader_without_network(trials: Trials) -> None:
 
 
 def test_regrading_by_rewards(trials: Trials) -> None:
-    """A regrading reads the new grader's rewards, with the agent's status as it was."""
+    """A regrading reads the new grader's rewards, with the agent's status unchanged."""
     first = run(trials, "echo 42 >answer", "exit 1")
     assert first.reason == "reward_missing"
     spec = spec_of(trials, "exit 9", "test $(cat answer) = 42 && echo 1 >/logs/verifier/reward.txt")

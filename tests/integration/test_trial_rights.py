@@ -1,4 +1,4 @@
-"""What processes may do with the rights of an experiment, and what they still may not."""
+"""Processes with the rights of an experiment: permitted and forbidden acts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BITS = {
 MAKES_SETUID = """
     cp "$(readlink -f "$(command -v python3)")" /usr/local/bin/rootpython
     chmod 4755 /usr/local/bin/rootpython"""
-"""A setup that leaves a program which becomes root, as sudo does."""
+"""A setup that leaves a program which becomes root, like sudo."""
 
 PROBES = """
 import json, os, socket, stat, sys
@@ -96,8 +96,8 @@ print(json.dumps(found))
 
 
 def said(trials: Trials, result: Any, name: str = "agent_stdout") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(trials.content(result, name).splitlines()[-1])
-    return found
+    printed: dict[str, Any] = json.loads(trials.content(result, name).splitlines()[-1])
+    return printed
 
 
 def bits(names: tuple[str, ...]) -> int:
@@ -105,24 +105,26 @@ def bits(names: tuple[str, ...]) -> int:
 
 
 def probing(trials: Trials, runtime: dict[str, Any], **settings: Any) -> AttemptSpec:
-    """A trial whose agent, an ordinary user, runs the probes through a setuid program."""
+    """Return a trial whose agent, an ordinary user, runs the probes through a setuid program."""
     words = ("rootpython", *python(PROBES)[1:])
-    own = runtime | {"agent_user": USER}
-    return trials.spec(words, setup=MAKES_SETUID, image=PYTHON, runtime=own, **settings)
+    settings_of_runtime = runtime | {"agent_user": USER}
+    return trials.spec(
+        words, setup=MAKES_SETUID, image=PYTHON, runtime=settings_of_runtime, **settings
+    )
 
 
 def test_docker_rights_let_a_user_become_root(trials: Trials) -> None:
-    """With Docker's rights setuid programs, chroot, mknod, raw sockets and setgid folders work.
+    """With Docker's rights, setuid programs, chroot, mknod, raw sockets and setgid folders work.
 
     Devices of the machine stay closed.
     """
     result = run_attempt(probing(trials, DOCKER))
     assert brief(result) == DONE
-    found = said(trials, result)
-    assert int(found.pop("bounding"), 16) == bits(DOCKER_CAPABILITIES)
-    refused = found.pop("device of the machine")
+    printed = said(trials, result)
+    assert int(printed.pop("bounding"), 16) == bits(DOCKER_CAPABILITIES)
+    refused = printed.pop("device of the machine")
     assert refused in {"Operation not permitted", "Permission denied"}
-    assert found == {
+    assert printed == {
         "uid": 0,
         "setgid": "0o2775",
         **dict.fromkeys(("chroot", "mknod", "port 80", "raw"), "done"),
@@ -132,11 +134,11 @@ def test_docker_rights_let_a_user_become_root(trials: Trials) -> None:
 
 
 def test_strict_rights_keep_a_user_as_it_is(trials: Trials) -> None:
-    """Without Docker's rights a setuid program stays with its user, and the evidence says so."""
+    """Without Docker's rights, a setuid program keeps its user, and the evidence says so."""
     result = run_attempt(probing(trials, {"user": "image"}))
     assert brief(result) == DONE
-    found = said(trials, result)
-    assert (found["uid"], int(found["bounding"], 16)) == (int(USER), bits(CAPABILITIES))
+    printed = said(trials, result)
+    assert (printed["uid"], int(printed["bounding"], 16)) == (int(USER), bits(CAPABILITIES))
     assert isolation(result)["rights"] == "strict"
 
 
@@ -160,16 +162,16 @@ def test_what_became_root_is_ended(trials: Trials) -> None:
 
 @pytest.mark.parametrize("mode", tiered(["same", "separate"], default=["separate"]))
 def test_graders_have_the_rights_of_the_agent(trials: Trials, mode: str) -> None:
-    """A separate grader's container and a regrading's have Docker's rights too."""
+    """A separate grader's container and a regrading's have Docker's rights, too."""
     shows = f"{GRADES}grep -E 'CapBnd|NoNewPrivs' /proc/self/status"
-    own: dict[str, Any] = {
+    trial_settings: dict[str, Any] = {
         "grader": shows,
         "image": PYTHON,
         "runtime": DOCKER | {"user": "root"},
         "grading": {"mode": mode},
     }
-    first = trials.run(**own)
-    again = run_attempt(regraded_spec(trials, first, **own))
+    first = trials.run(**trial_settings)
+    again = run_attempt(regraded_spec(trials, first, **trial_settings))
     for result in (first, again):
         assert brief(result) == DONE
         status = trials.content(result, "grader_stdout").decode().split()
@@ -218,26 +220,26 @@ def running(spec: AttemptSpec) -> Iterator[Callable[[], Any]]:
     thread = threading.Thread(target=lambda: results.append(run_attempt(spec)))
     thread.start()
     try:
-        wait_until((spec.folder / "out" / "ready").exists, "the agent")
+        wait_until((spec.container.folder / "out" / "ready").exists, "the agent")
         yield lambda: (thread.join(PATIENCE_S), results[0])[1]
     finally:
-        (spec.folder / "out" / "gate").touch()
+        (spec.container.folder / "out" / "gate").touch()
         thread.join(PATIENCE_S)
 
 
 def test_trials_with_raw_sockets_do_not_see_each_other(trials: Trials) -> None:
-    """A sniffer that claims the gateway's address sees no packet of a trial that runs beside it."""
+    """A sniffer that claims the gateway's address sees no packet of a neighboring trial."""
     full = DOCKER | {"network": "full"}
     sniffer = trials.spec(python(SNIFFS), image=PYTHON, runtime=full)
     victim = trials.spec(python(SHOUTS), image=PYTHON, runtime=full)
-    # The networks of both share no bridge.
+    # The networks of the two share no bridge.
     with running(sniffer) as result_of_sniffer:
         assert brief(run_attempt(victim)) == DONE
-        (sniffer.folder / "out" / "gate").touch()
+        (sniffer.container.folder / "out" / "gate").touch()
         result = result_of_sniffer()
     assert brief(result) == DONE
-    found = said(trials, result)
-    assert found["stolen"] == []
+    printed = said(trials, result)
+    assert printed["stolen"] == []
     assert len(trials.networks()) == 2
     for spec in (sniffer, victim):
         remove_attempt(spec)
@@ -257,7 +259,7 @@ def test_trials_with_raw_sockets_do_not_see_each_other(trials: Trials) -> None:
     ids=str,
 )
 def test_devices_that_an_agent_leaves(trials: Trials, grading: dict[str, Any]) -> None:
-    """Files of devices in folders that the host reads are named, and never read or passed on."""
+    """Device files in folders that the host reads are named, and never read or passed on."""
     leaves = """
         echo x >kept; mknod zero c 1 5; mkdir folder; mknod folder/zero c 1 5
         mknod /agentlab/out/agent/trajectory.json c 1 5 || mknod /agentlab/out/trajectory.json c 1 5
@@ -266,14 +268,14 @@ def test_devices_that_an_agent_leaves(trials: Trials, grading: dict[str, Any]) -
     counts = f"{GRADES}cd /agentlab/workspace; find . -type c | wc -l"
     spec = trials.spec(leaves, counts, image=PYTHON, runtime=DOCKER, grading=grading)
     result = run_attempt(spec)
-    found = problems(result)
-    assert "a device" in found["trial_output"]
-    assert "a device" in found["events"]
+    reported = problems(result)
+    assert "a device" in reported["trial_output"]
+    assert "a device" in reported["events"]
     listed = json.loads(trials.content(result, "workspace_after"))
     assert "zero" in json.dumps(listed)
     is_separate = grading["mode"] == "separate"
     assert trials.content(result, "grader_stdout") == (b"0\n" if is_separate else b"2\n")
-    move_to_kept(spec.folder)
+    move_to_kept(spec.container.folder)
     kept = list((spec.plan.run_dir / "kept").rglob("*"))
     assert "kept" in {path.name for path in kept}
     assert not [path for path in kept if path.is_char_device()]

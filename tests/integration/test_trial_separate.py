@@ -1,4 +1,4 @@
-"""A trial whose grader has a container of its own, which gets artifacts of the agent's."""
+"""A grader in its own container, which gets artifacts of the agent."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.docker
 
 
 def separate(*artifacts: str | JsonObject, **grading: Any) -> dict[str, Any]:
-    """Settings of a separate grader that gets these artifacts."""
-    declared = [{"path": each} if isinstance(each, str) else each for each in artifacts]
-    own = {"mode": "separate", "artifacts": declared, **grading}
-    return {"grading": own, "sealing": Sealing.SEPARATE}
+    """Return the settings of a separate grader that gets these artifacts."""
+    declared = [{"path": entry} if isinstance(entry, str) else entry for entry in artifacts]
+    mode = {"mode": "separate", "artifacts": declared, **grading}
+    return {"grading": mode, "sealing": Sealing.SEPARATE}
 
 
 def names(trials: Trials, result: AttemptResult) -> list[str]:
-    """The names in the stored tar of the artifacts."""
+    """Return the names in the stored tar of the artifacts."""
     with tarfile.open(fileobj=io.BytesIO(trials.content(result, "artifacts"))) as archive:
         return archive.getnames()
 
@@ -59,24 +59,24 @@ def test_grader_gets_the_artifacts_alone(trials: Trials) -> None:
     result = run_attempt(spec)
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 10), problems(result)
     assert result.verdict == "pass"
-    said = trials.content(result, "grader_stdout").decode().split("\n")
-    assert said[:2] == ["right", "out"]
-    assert "other" not in said
-    assert any(line.startswith("Python 3") for line in said)
-    assert "agent 3" in said
+    printed = trials.content(result, "grader_stdout").decode().split("\n")
+    assert printed[:2] == ["right", "out"]
+    assert "other" not in printed
+    assert any(line.startswith("Python 3") for line in printed)
+    assert "agent 3" in printed
     assert trials.content(result, "agent_stdout") == b"said\n"
     assert [p.exit_status for p in result.phases.values()] == [3, 0]
     assert names(trials, result) == ["app/out", "app/out/answer"]
     facts = isolation(result)
     assert (facts["sealed"], facts["checked"]) == ("separate", "before_grading")
     assert facts["tampering_suspected"] == []
-    # What is declared is the agent's work.
+    # Declared paths are the agent's work.
     assert facts["agent_container"]["tampering_suspected"] == ["/app/other"]
     assert facts["grader_image"] == {"ref": PYTHON, "id": trials.images[PYTHON]}
     assert len(trials.containers()) == 2
     remove_attempt(spec)
     assert trials.containers() == []
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_staged_files_of_the_grader_come_to_its_container_alone(trials: Trials) -> None:
@@ -94,7 +94,7 @@ def test_staged_files_of_the_grader_come_to_its_container_alone(trials: Trials) 
 
 
 def test_folder_of_the_image_is_replaced(trials: Trials) -> None:
-    """What the grader's image has at the place of a folder does not remain; a file is replaced."""
+    """An artifact replaces a file or a whole folder of the grader's image."""
     agent = "rm -rf /etc/profile.d; mkdir -p /srv/new /etc/x; echo mine >/srv/new/a; echo z >/etc/y"
     grader = f"ls -A /usr/share; cat /etc/hostname.d; test ! -e /usr/share/zoneinfo; {GRADES}"
     moved = separate(
@@ -109,7 +109,7 @@ def test_folder_of_the_image_is_replaced(trials: Trials) -> None:
     "path", tiered(["/agentlab/workspace", "/logs"], default=["/agentlab/workspace"])
 )
 def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: str) -> None:
-    """What the host reads by itself is packed to the same bytes as the engine's tar of it."""
+    """A folder that the host reads itself gives the same bytes as the engine's tar of it."""
     agent = (
         f"cd {path}; mkdir -p a/b empty; echo x >a/b/c; echo y >a-b; chmod 4751 a-b; ln -s a/b in;"
         " ln -s /etc out; ln -s ../.. up; touch -d @1000 a/b/c; chmod 0 a/b/c; echo ü >ü"
@@ -117,21 +117,23 @@ def test_a_folder_of_the_host_gives_the_tar_of_the_engine(trials: Trials, path: 
     outputs = [{"path": "/logs", "phase": "agent"}]
     spec = trials.spec(agent, GRADES, runtime={"outputs": outputs}, **separate(path))
     assert brief(run_attempt(spec)) == ("completed", None, 0)
-    state = ENGINE.inspect_existing(spec.container_name)
+    state = ENGINE.inspect_existing(spec.container.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ContainerFiles, "tar_of", None)
-        here = take_artifacts(ENGINE, artifact_source(spec), state, Redactor({}))
+        here = take_artifacts(ENGINE, artifact_source(spec.container), state, Redactor({}))
     assert here.packed[0]["members"] == 8
     assert here.packed[0]["left_out_total"] == 2
-    # With something mounted in it, the folder of the host is not all that the container had.
+    # If something is mounted in it, the host's folder is not all that the container had.
     mounted = replace(state, mounts=(*state.mounts, f"{path}/below"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tars, "small_tar", None)
-        assert take_artifacts(ENGINE, artifact_source(spec), mounted, Redactor({})) == here
+        assert (
+            take_artifacts(ENGINE, artifact_source(spec.container), mounted, Redactor({})) == here
+        )
 
 
 def test_workspace_is_an_artifact_like_any_other(trials: Trials) -> None:
-    """With mounted workspaces, the agent's comes to the grader's only where it is declared."""
+    """The grader gets a mounted workspace of the agent only if it is declared."""
     task = {"workspace": {"files": {"seeded.txt": "s\n"}}}
     agent = "echo new >new.txt; rm seeded.txt"
     grader = f"ls -A; {GRADES}"
@@ -143,7 +145,7 @@ def test_workspace_is_an_artifact_like_any_other(trials: Trials) -> None:
 
 @thorough
 def test_collect_commands(trials: Trials) -> None:
-    """They run after the agent, each with its limit and user; a failure is recorded, no more."""
+    """They run after the agent, each with its limit and user, and a failure is only recorded."""
     collect = [
         {
             "command": [
@@ -174,20 +176,20 @@ def test_collect_commands(trials: Trials) -> None:
 
 
 def test_missing_artifacts(trials: Trials) -> None:
-    """A missing artifact is recorded, unless it may be missing; the grader runs without it."""
+    """A missing artifact is recorded unless it is optional, and the grader runs without it."""
     declared = ["/nowhere/a", {"path": "/nowhere/b", "optional": True}]
     result = trials.run("true", f"test ! -e /nowhere; {GRADES}", **separate(*declared))
     assert brief(result) == ("completed", None, 0)
     assert problems(result) == {"artifacts": "/nowhere/a does not exist"}
     facts = result.evidence[0]["ext"]["artifacts"]
-    assert [(each["path"], each["kind"]) for each in facts] == [
+    assert [(fact["path"], fact["kind"]) for fact in facts] == [
         ("/nowhere/a", "missing"),
         ("/nowhere/b", "missing"),
     ]
 
 
 def test_excluded_names(trials: Trials) -> None:
-    """Globs leave out names anywhere in a folder, with everything below them."""
+    """Globs exclude names anywhere in a folder, with everything below them."""
     agent = (
         "cd /tmp; mkdir -p o/a/cache o/cache; "
         "for f in x.pyc x a/y.pyc a/cache/z cache/q; do : >o/$f; done"
@@ -206,7 +208,7 @@ HOSTILE = (
 
 
 def test_hostile_artifacts(trials: Trials) -> None:
-    """Links that lead out and FIFOs are left out and named; odd names arrive as they are."""
+    """Links that lead out and FIFOs are left out and named, and odd names arrive unchanged."""
     grader = (
         "cd /out; ls -lR; "
         "for f in absolute up through fifo; do test ! -e $f -a ! -L $f || exit 9; done; "
@@ -224,7 +226,7 @@ def test_hostile_artifacts(trials: Trials) -> None:
 
 @thorough
 def test_path_that_is_a_link_is_followed_where_it_lies(trials: Trials) -> None:
-    """A declared path that is a symbolic link means what it leads to in the agent's container."""
+    """A declared path that is a symbolic link means its target in the agent's container."""
     agent = "mkdir /data; echo mine >/data/f; mkdir /app; ln -s ../data /app/out; ln -s out /app/o"
     result = trials.run(agent, f"cat /app/o/f; {GRADES}", **separate("/app/o"))
     assert trials.content(result, "grader_stdout") == b"mine\n"
@@ -255,7 +257,7 @@ def test_artifacts_beyond_the_limits(
 
 
 def test_secrets_in_artifacts(trials: Trials) -> None:
-    """The grader gets every file; those that hold a secret are not stored, and are named."""
+    """The grader gets every file. Files with a secret are not stored, and are named."""
     agent = "mkdir /out; echo $KEY >/out/key; echo plain >/out/plain"
     grader = f"cat /out/key /out/plain | wc -l; {GRADES}"
     spec = trials.spec(
@@ -282,7 +284,7 @@ def test_grader_of_another_user(trials: Trials) -> None:
 
 
 def test_modes_are_kept_for_root(trials: Trials) -> None:
-    """For a grader that is root, permissions are those that the agent set."""
+    """A grader that is root finds the permissions that the agent set."""
     agent = "mkdir -m 750 /out; echo x >/out/f; chmod 600 /out/f"
     grader = f"stat -c '%a %u' /out /out/f; {GRADES}"
     result = trials.run(agent, grader, **separate("/out"))
@@ -313,7 +315,7 @@ def test_modes_are_kept_for_root(trials: Trials) -> None:
 def test_failures_of_either_container(
     trials: Trials, settings: dict[str, Any], expected: tuple[str, str, int]
 ) -> None:
-    """Each failure has the status that it has in the other modes."""
+    """Each failure has the same status as in the other modes."""
     result = trials.run(**settings, **separate())
     assert brief(result) == expected
     graded = expected[2] in (0, 10, 40)
@@ -322,13 +324,13 @@ def test_failures_of_either_container(
 
 
 def test_score_of_the_agent_does_not_count(trials: Trials) -> None:
-    """What the agent writes at the grader's places never reaches the grader's container."""
+    """Files that the agent writes at the grader's places never reach the grader's container."""
     result = trials.run(GRADES, "true", **separate())
     assert brief(result) == ("grade_error", "prediction_missing", 0)
 
 
 def test_regrading_restores_the_artifacts(trials: Trials) -> None:
-    """Another grader gets the stored artifacts in the grader's image; one container runs."""
+    """Another grader gets the stored artifacts in the grader's image, in a single container."""
     agent = "mkdir /out; echo mine >/out/a; ln -s a /out/b; chmod 700 /out/a; echo x >made"
     settings = separate("/out", image=PYTHON, collect=[{"command": ["echo", "collected"]}])
     first = trials.run(agent, f"exit 3; {GRADES}", **settings)
@@ -344,13 +346,13 @@ def test_regrading_restores_the_artifacts(trials: Trials) -> None:
     assert isolation(again)["sealed"] == "separate"
     assert isolation(again)["agent_container"] == isolation(first)["agent_container"]
     assert again.image_ref == PYTHON
-    state = ENGINE.inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container.name)
     assert state is not None
-    assert ENGINE.inspect(f"{spec.container_name}-grader") is None
+    assert ENGINE.inspect(f"{spec.container.name}-grader") is None
 
 
 def test_regrading_without_stored_artifacts(trials: Trials) -> None:
-    """Without exactly what was graded nothing is graded: another mode, other paths, or secrets."""
+    """With another mode, other paths or secrets in the artifacts, nothing is graded again."""
     same = trials.run("true")
     secret = trials.run(
         phase("mkdir /out; echo $KEY >/out/f", env={"KEY": "$KEY"}),
@@ -369,7 +371,7 @@ def test_regrading_without_stored_artifacts(trials: Trials) -> None:
 
 
 def test_services_go_on_until_the_last_collect_command(trials: Trials) -> None:
-    """With `processes: keep`, every collect command reaches what the agent left running."""
+    """With `processes: keep`, every collect command reaches the agent's running services."""
     agent = "(while :; do touch /tmp/alive; sleep 0.05; done) &"
     asks = (
         "rm -f /tmp/alive; for _ in 1 2 3 4 5 6 7 8 9; do sleep 0.2; "
@@ -382,7 +384,7 @@ def test_services_go_on_until_the_last_collect_command(trials: Trials) -> None:
 
 
 def delivered(*artifacts: JsonObject, processes: str = "keep") -> dict[str, Any]:
-    """Settings of a delivered grader whose agent has artifacts."""
+    """Return the settings of a delivered grader whose agent has artifacts."""
     return {
         "grading": {"mode": "delivered", "artifacts": list(artifacts)},
         "sealing": Sealing.DELIVERED,
@@ -391,7 +393,7 @@ def delivered(*artifacts: JsonObject, processes: str = "keep") -> dict[str, Any]
 
 
 def test_artifacts_of_a_delivered_grader(trials: Trials) -> None:
-    """They are stored as the agent left them, and are no tampering; the grader may change them."""
+    """They are stored as the agent left them, and the grader's changes are not tampering."""
     agent = "mkdir -p /srv/out; echo by agent >/srv/out/a; echo x >/srv/out/b.tmp; echo y >/srv/c"
     artifacts: list[JsonObject] = [
         {"path": "/srv/out", "exclude": ["*.tmp"]},
@@ -425,7 +427,7 @@ SHRINKS = (
     tiered([(LARGE, "have"), (GROWS, ""), (SHRINKS, "")], default=[(SHRINKS, "")]),
 )
 def test_artifacts_that_cannot_be_taken(trials: Trials, agent: str, problem: str) -> None:
-    """An agent that spoils its artifacts, also while they are read, is graded without them."""
+    """An agent that spoils its artifacts, even while they are read, is graded without them."""
     result = trials.run(f"mkdir -p /srv\n{agent}", GRADES, **delivered({"path": "/srv"}))
     assert brief(result) == ("completed", None, 0)
     assert result.verdict == "pass"

@@ -44,7 +44,7 @@ SEARCH = (
 
 
 def packed(trials: Trials, **fields: Any) -> JsonObject:
-    """Store a tar of a key, a program, a link and a folder; return an entry of `files` with it."""
+    """Store a tar of a key, a program, a link and a folder. Return an entry of `files` with it."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content, mode in (("key", SECRET, 0o644), ("run.sh", "#!/bin/sh\n", 0o755)):
@@ -89,7 +89,7 @@ def test_grader_gets_fresh_copy(trials: Trials, image: str, agent: str) -> None:
 
 
 def test_link_of_agent_is_not_followed(trials: Trials) -> None:
-    """A link at the path is removed; what it leads to stays."""
+    """A link at the path is removed, and its target stays."""
     agent = "mkdir /elsewhere; echo kept >/elsewhere/kept; ln -s /elsewhere /tests"
     grader = f'test "$(ls /elsewhere)" = kept || exit 8; {GRADER}'
     result = trials.run(agent, grader, task={"files": [packed(trials)]})
@@ -120,14 +120,14 @@ def test_sealed_files(trials: Trials, sealing: Sealing, runtime: JsonObject) -> 
 
 
 def test_owner_of_the_copy(trials: Trials) -> None:
-    """With `user`, the grader's copy belongs to that user."""
+    """With `user`, the grader's copy belongs to this user."""
     task = {"files": [packed(trials, user="1000")]}
     grader = f'test "$(stat -c %u /tests/key)" = 1000 || exit 9; {GRADES}'
     assert brief(trials.run("true", grader, task=task)) == ("completed", None, 0)
 
 
 def test_copy_fails(trials: Trials) -> None:
-    """A grader whose files cannot be copied is a grade_error, and its stderr says why."""
+    """If its files cannot be copied, the grader is a grade_error, and its stderr says why."""
     result = graded(trials, "true", runtime={"user": "1000"})
     assert brief(result) == ("grade_error", "grader_exit_nonzero", 40)
     assert result.phases["grader"].exit_status == 125
@@ -135,7 +135,7 @@ def test_copy_fails(trials: Trials) -> None:
 
 
 def test_files_of_one_variant(trials: Trials) -> None:
-    """An agent's files are mounted read-only, in trials of their variants and in no other."""
+    """An agent's files are mounted read-only, only in trials of their variants."""
     entry = packed(trials, path="/solution", variants=["gold"]) | {"for": "agent"}
     agent = (
         '! grep -rs the-hidden-""tests /agentlab || exit 7; test -e /solution || exit 3; '
@@ -149,9 +149,9 @@ def test_files_of_one_variant(trials: Trials) -> None:
 
 @pytest.mark.parametrize("writable", [True, False])
 def test_permissions_of_an_agents_files(trials: Trials, writable: bool) -> None:
-    """They are those of a checkout for root, and another user can change a copy of its own."""
-    own = {"writable": True} if writable else {}
-    entry = packed(trials, path="/solution") | {"for": "agent"} | own
+    """For root the permissions are as in a checkout, and another user can change its own copy."""
+    settings = {"writable": True} if writable else {}
+    entry = packed(trials, path="/solution") | {"for": "agent"} | settings
     agent = "stat -c %a /solution /solution/sub /solution/key /solution/run.sh"
     result = trials.run(agent, task={"files": [entry]})
     assert trials.content(result, "agent_stdout").split() == [b"755", b"755", b"644", b"755"]
@@ -161,7 +161,7 @@ def test_permissions_of_an_agents_files(trials: Trials, writable: bool) -> None:
 
 
 def test_writable_files(trials: Trials) -> None:
-    """Each agent can change its own copy, and the next one has the files as they were."""
+    """Each agent can change its own copy, and the next one has the files unchanged."""
     entry = packed(trials, path="/solution") | {"for": "agent", "writable": True}
     agent = (
         'test "$(cat /solution/key)" = the-hidden-""tests && test ! -e /solution/new && '
@@ -171,11 +171,11 @@ def test_writable_files(trials: Trials) -> None:
         spec = trials.spec(agent, task={"files": [entry]}, attempt=attempt)
         assert brief(run_attempt(spec)) == ("completed", None, 0)
     remove_attempt(spec)
-    assert not spec.folder.exists()
+    assert not spec.container.folder.exists()
 
 
 def test_regrading_copies_again(trials: Trials) -> None:
-    """A regrading puts the grader's files in place again, also when it is the only one to do so."""
+    """A regrading puts the grader's files in place again, even if only the regrading has them."""
     task = {"files": [packed(trials)]}
     result = trials.run("true", "exit 1", task=task)
     spec = regraded_spec(trials, result, grader=GRADER, task=task)
@@ -209,21 +209,21 @@ SEES_IMAGE = (
     ' && test "$(echo $(ls -A /tests))" = "fixture key link own run.sh sub"'
     f' && test "$(ls -A /logs/verifier)" = base || exit 9; {GRADES}'
 )
-"""A grader that passes if it finds the files of `packed` beside those of the image."""
+"""A grader that passes if it finds the files of `packed` next to the image's."""
 MEDDLES = (
     'test "$(cat /logs/agent/seed /logs/verifier/base | sort -u)" = "of image" || exit 7; '
     "echo planted >/tests/conftest.py; echo forged >/tests/fixture; rm -r /tests/own; "
     "ln -s /etc /tests/own; echo planted >/logs/verifier/more; rm /logs/verifier/base; "
     "ln -s /etc/passwd /logs/verifier/base; echo mine >/logs/agent/mine"
 )
-"""An agent that plants, forges and removes files beside its grader's."""
+"""An agent that plants, forges and removes files next to its grader's."""
 
 
 @pytest.mark.parametrize(
     "mode", tiered(["same", "after_agent", "delivered"], default=["same", "delivered"])
 )
 def test_files_of_the_image_stay(trials: Trials, mode: str) -> None:
-    """With `image_files: keep` a grader finds what the image has, and nothing of the agent."""
+    """With `image_files: keep`, a grader finds the image's files, and nothing of the agent."""
     image = build_image("labledger-test-with-tests", IMAGE_WITH_TESTS)
     trials.images = {**trials.images, "with-tests": image}
     settings: dict[str, Any] = {
@@ -268,7 +268,7 @@ def test_files_of_the_image_stay_for_another_user(trials: Trials) -> None:
 def test_an_image_without_such_files_is_asked_once(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """That an image has nothing at these places is remembered; the grader has its own files."""
+    """The answer that an image has no such files is remembered, and the grader has its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     task = {"files": [packed(trials, image_files="keep")]}
     asked: list[str] = []

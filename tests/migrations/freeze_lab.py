@@ -2,10 +2,9 @@
 
     PYTHONPATH=tests python tests/migrations/freeze_lab.py [CHECKOUT]
 
-CHECKOUT is a checkout of the version; this one by default. Needs a Docker engine and the images.
-Run it once when a version is released, and commit the archive: `test_frozen_labs.py` then holds
-every later version to what is in it. The lab has a finished run, a regrading of it, a run that its
-budget stopped, one that was extended and rerun, one on two hosts of a cluster, and a benchmark.
+CHECKOUT is by default this one. Needs Docker and the images. Run it once for each release, and
+commit the archive. The lab has every kind of run: finished, graded again, stopped, extended, rerun,
+on a cluster's hosts, and of a benchmark.
 """
 
 from __future__ import annotations
@@ -21,13 +20,16 @@ from experiments import BY_MODE, FAILS, GRADER, RIGHT, UNGRADABLE, Project
 from harbor_tasks import plain, separate_verifier
 
 FOLDER = Path("/tmp/labledger-frozen")
-"""Where the lab is made. Runs record the path of their experiment; this one is nobody's own."""
+"""The folder in which the lab is made.
+
+Runs record the path of their experiment, and this path belongs to no user.
+"""
 
 ARCHIVES = Path(__file__).parent / "frozen"
 
 PAYS = """echo '{"type": "call", "in": 100, "out": 20}' >>"$AGENTLAB_TRAJECTORY_PATH"\n"""
 SPOILT = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'
-"""An agent whose answer cannot be graded until the environment is as it should be."""
+"""An agent whose answer can be graded only if the environment variable is set."""
 TASKS = {
     "paid": PAYS + RIGHT,
     "by_mode": BY_MODE,
@@ -85,7 +87,8 @@ def freeze(checkout: Path) -> Path:
 
 
 def _archived(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return a member without owner and time; None for the ledger's write-ahead log, now empty."""
+    """Return a member without owner and time, or None for the ledger's write-ahead log, now
+    empty."""
     if member.name.endswith(("-wal", "-shm")):
         return None
     member.uid = member.gid = member.mtime = 0

@@ -17,7 +17,8 @@ from tiers import tiered
 from unpacking import unpack
 
 import labledger
-from labledger import LedgerOutdated, clock
+from labledger import clock
+from labledger.errors import LedgerOutdated
 from labledger.ledger.database import earlier_revisions, migrations
 from labledger.ledger.database.sqlite import DRIVER
 
@@ -57,7 +58,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def content(lab: Path) -> dict[str, str]:
-    """The digest of each file of a lab.
+    """Return the digest of each file of a lab.
 
     A reader of a database with a write-ahead log creates an empty log and its index, so these two
     files are left out.
@@ -73,7 +74,8 @@ def content(lab: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("words", tiered(READS, default=[READS[0], READS[6], READS[8]]))
 def test_every_command_that_reads_reads_an_earlier_lab(lab: Path, words: str) -> None:
-    """Its output is the same as for the upgraded lab, and the lab stays as it was."""
+    """The output of every reading command equals the upgraded lab's, and the lab stays
+    unchanged."""
     before = content(lab)
     done = run_forked(*shlex.split(words), folder=lab.parent)
     assert done.returncode == 0, done.stderr
@@ -85,7 +87,7 @@ def test_every_command_that_reads_reads_an_earlier_lab(lab: Path, words: str) ->
 
 @pytest.mark.parametrize("words", tiered(WRITES, default=[WRITES[0], WRITES[3]]))
 def test_what_writes_needs_an_upgrade(lab: Path, words: str) -> None:
-    """It is refused with the command that upgrades, and nothing has changed."""
+    """A writing command is refused with the command that upgrades, and nothing has changed."""
     before = content(lab)
     done = run_forked(*shlex.split(words), folder=lab.parent)
     assert done.returncode != 0
@@ -96,7 +98,7 @@ def test_what_writes_needs_an_upgrade(lab: Path, words: str) -> None:
 def test_an_earlier_labledger_may_write_meanwhile(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy is one snapshot, made beside a live run; a later look sees what was written since."""
+    """A copy is one snapshot made next to a live run, and a later look sees newer rows."""
     now = [clock.monotonic()]
     monkeypatch.setattr(earlier_revisions.clock, "monotonic", lambda: now[0])
     path = lab / "ledger.sqlite"
@@ -117,20 +119,20 @@ def test_an_earlier_labledger_may_write_meanwhile(
 
 def test_one_process_makes_one_copy(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that reads several times copies once, and only its user can read the copy."""
-    made: list[Path] = []
-    copy_to = earlier_revisions._copy_to
+    copies: list[Path] = []
+    copy_to = earlier_revisions.copy_to
     monkeypatch.setattr(
         earlier_revisions,
-        "_copy_to",
-        lambda source, path, target: made.append(target) or copy_to(source, path, target),
+        "copy_to",
+        lambda source, path, target: copies.append(target) or copy_to(source, path, target),
     )
     for _ in range(3):
         with labledger.open_ledger(lab_dir=lab) as ledger:
             assert len(list(ledger.query("SELECT run_id FROM runs"))) == 5
-    assert len(made) == 1
-    assert made[0].parent.stat().st_mode & 0o777 == 0o700
-    assert [path.name for path in made[0].parent.iterdir()] == ["ledger.sqlite"]
-    shutil.rmtree(made[0].parent)
+    assert len(copies) == 1
+    assert copies[0].parent.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in copies[0].parent.iterdir()] == ["ledger.sqlite"]
+    shutil.rmtree(copies[0].parent)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_one_process_makes_one_copy(lab: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_ledger_that_is_too_large_is_not_copied(
     lab: Path, monkeypatch: pytest.MonkeyPatch, limit: str, words: str
 ) -> None:
-    """The message says why and what to do; no file is left behind."""
+    """The message says why and what to do, and no file is left behind."""
     monkeypatch.setattr(earlier_revisions, limit, 1000 if limit == "MAX_BYTES" else 1 << 40)
     with pytest.raises(LedgerOutdated, match=words) as caught:
         labledger.open_ledger(lab_dir=lab)
@@ -156,7 +158,7 @@ def test_a_copy_goes_with_its_process(lab: Path) -> None:
 
 
 def test_a_damaged_earlier_ledger_is_called_damaged(lab: Path) -> None:
-    """The message names the ledger, not the copy; `verify` says how to get the content back."""
+    """The message names the ledger, not the copy, and `verify` says how to restore the content."""
     path = lab / "ledger.sqlite"
     with closing(DRIVER.connect(str(path))) as ledger:
         ledger.execute("PRAGMA writable_schema = ON")

@@ -1,4 +1,4 @@
-"""A ledger of an earlier revision, with runs in it, becomes today's and loses nothing."""
+"""A ledger of an earlier revision with runs is upgraded without losing anything."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.resource_use import NUMBERS
 
 NEWER = {
     *("alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"),
@@ -26,8 +27,8 @@ NEWER = {
     *("run_tally", "model_price", "model_call"),
 }
 """Tables that revision 0001 lacks, and Alembic's own."""
-NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest", "supersedes"}
-"""Columns that tables of revision 0001 have got since."""
+NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest", "supersedes", *NUMBERS}
+"""Columns that tables of revision 0001 have gained since."""
 
 ASKER = Owner("there", 99, "boot-2")
 
@@ -48,21 +49,21 @@ def old(tmp_path: Path) -> Path:
 
 
 def dump(path: Path) -> dict[str, list[Any]]:
-    """Every row of every table of revision 0001, with the columns that it has there."""
+    """Return every row of every table of revision 0001, with the columns that it has there."""
     raw = DRIVER.connect(str(path))
     tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
     names = {name for (name,) in raw.execute(tables)} - NEWER
-    found = {}
+    rows_of_tables = {}
     for name in sorted(names):
         rows = raw.execute(f"SELECT name FROM pragma_table_info('{name}')")
         columns = ", ".join(column for (column,) in rows if column not in NEWER_COLUMNS)
-        found[name] = raw.execute(f"SELECT {columns} FROM {name}").fetchall()
+        rows_of_tables[name] = raw.execute(f"SELECT {columns} FROM {name}").fetchall()
     raw.close()
-    return found
+    return rows_of_tables
 
 
 def test_nothing_is_lost_and_all_is_as_today(old: Path, tmp_path: Path) -> None:
-    """Rows and digests stay, a backup is there, views and triggers are back, and it verifies."""
+    """Rows and digests stay, there is a backup, views and triggers are back, and it verifies."""
     assert migrations.read_revision(old) == "0001"
     before = dump(old)
     assert len(before["slot_commit"]) == 3
@@ -82,7 +83,7 @@ def test_nothing_is_lost_and_all_is_as_today(old: Path, tmp_path: Path) -> None:
 
 
 def test_its_run_goes_on(old: Path) -> None:
-    """After the upgrade the run is owned, claimed and completed; before it, nothing opens it."""
+    """Nothing opens it before the upgrade. Afterwards the run is owned, requested and completed."""
     with pytest.raises(
         LedgerOutdated, match=f"revision 0001; this labledger needs {migrations.HEAD}"
     ):
@@ -101,14 +102,14 @@ REVISIONS = pytest.mark.parametrize("revision", tiered(OLD, default=[OLD[0], OLD
 
 @REVISIONS
 def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision: str) -> None:
-    """Every view of an upgraded ledger has the rows that it has in one that never was older."""
+    """Every view of an upgraded ledger has the same rows as in a new ledger."""
     path = outcome_ledgers.make_ledger(tmp_path)
 
     def rows() -> dict[str, list[Any]]:
-        found = {
+        rows_of_views = {
             name: list(query(path, f"SELECT * FROM {name}")[1]) for name in views_and_triggers.VIEWS
         }
-        return {name: sorted(some, key=repr) for name, some in found.items()}
+        return {name: sorted(some, key=repr) for name, some in rows_of_views.items()}
 
     before = rows()
     assert before["flaky_tasks"]
@@ -120,7 +121,7 @@ def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision
 
 @REVISIONS
 def test_its_run_has_no_budget_and_can_get_one(tmp_path: Path, revision: str) -> None:
-    """A run from before budgets were kept has no limit, until it is given one."""
+    """A run from before budgets were stored has no limit until it is given one."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         writer.create_run(kit.new_run(), kit.tasks(2), kit.slots(4))

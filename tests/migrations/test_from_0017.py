@@ -17,7 +17,7 @@ from labledger.upkeep.import_runs import import_source
 
 ARCHIVE = Path(__file__).parent / "ledger-0017.tar.xz"
 COSTS = [827_500_000, None, 100, 0, 0, 827_500_000]
-"""What revision 0017 said that the calls had cost, in picodollars."""
+"""The costs of the calls in revision 0017, in picodollars."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_its_digests_costs_and_prices_stay(lab: LabFolder) -> None:
 
 
 def test_it_is_exported_to_the_byte(lab: LabFolder, tmp_path: Path) -> None:
-    """Every mirror and the chain are the bytes that revision 0017 exported."""
+    """Every mirror and the chain equal the export of revision 0017 byte for byte."""
     files = sorted((tmp_path / "exported").iterdir())
     assert len(files) == 8
     with open_ledger(lab_dir=lab.root) as ledger:
@@ -56,7 +56,7 @@ def test_it_is_exported_to_the_byte(lab: LabFolder, tmp_path: Path) -> None:
 
 
 def test_it_is_imported(lab: LabFolder, tmp_path: Path) -> None:
-    """Another lab takes its run, with calls and prices."""
+    """Another lab imports its run with calls and prices."""
     there = LabFolder(tmp_path / "there" / ".lab")
     import_source(there, lab.root)
     assert verify(there.ledger).is_clean

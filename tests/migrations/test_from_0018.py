@@ -20,9 +20,9 @@ COSTS = [
     *(827_500_000, 1_306_250_000, 22_612_500_000, 5_000_000_000, None, 0, None),
     *(2_612_500_000, 0),
 ]
-"""What revision 0018 said that the calls had cost, in picodollars."""
+"""The costs of the calls in revision 0018, in picodollars."""
 ODD = 5
-"""The error whose stated usage cannot be right."""
+"""The error whose reported usage cannot be right."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def lab(tmp_path: Path) -> LabFolder:
 
 
 def test_its_digests_and_costs_stay(lab: LabFolder) -> None:
-    """No digest and no cost changes, also for a call that another model served."""
+    """No digest and no cost changes, even for a call that another model served."""
     report = verify(lab.ledger)
     assert (report.is_clean, report.slots) == (True, 2)
     costs = "SELECT cost_usd * 1e12 AS cost FROM model_calls ORDER BY call"
@@ -45,13 +45,16 @@ def test_its_digests_and_costs_stay(lab: LabFolder) -> None:
 
 
 def test_tokens_that_it_did_not_know_are_unknown(lab: LabFolder) -> None:
-    """Revision 0018 counted 0 tokens for an error whose stated usage cannot be right."""
+    """The tokens of an error are unknown if its reported usage cannot be right.
+
+    Revision 0018 stored 0.
+    """
     unknown = "SELECT call FROM model_calls WHERE unknown ORDER BY call"
     assert [row[0] for row in query(lab.ledger, unknown)[1]] == [ODD, 7]
 
 
 def test_it_is_exported_to_the_byte(lab: LabFolder, tmp_path: Path) -> None:
-    """Every mirror and the chain are the bytes that revision 0018 exported."""
+    """Every mirror and the chain equal the export of revision 0018 byte for byte."""
     files = sorted((tmp_path / "exported").iterdir())
     assert len(files) == 8
     with open_ledger(lab_dir=lab.root) as ledger:
@@ -61,7 +64,7 @@ def test_it_is_exported_to_the_byte(lab: LabFolder, tmp_path: Path) -> None:
 
 
 def test_it_is_imported(lab: LabFolder, tmp_path: Path) -> None:
-    """Another lab takes its run, with calls and prices."""
+    """Another lab imports its run with calls and prices."""
     there = LabFolder(tmp_path / "there" / ".lab")
     import_source(there, lab.root)
     assert verify(there.ledger).is_clean

@@ -1,4 +1,4 @@
-"""Labs that released versions wrote, frozen in `frozen/`: today's code reads them to the byte.
+"""Today's code reads the labs of released versions in `frozen/`, byte for byte.
 
 `freeze_lab.py` writes the archive of a version.
 """
@@ -25,9 +25,9 @@ RUNS = {
     "labledger-0.2.0": ("first", "first.g2", "stopped"),
     "labledger-0.3.0": ("first", "first.g2", "stopped", "grown", "hosts", "harbor"),
 }
-"""The runs of each frozen lab; a regrading is one, too."""
+"""The runs of each frozen lab. A regrading is one, too."""
 FILES = {**mirrors.PATHS, "summary": summary.PATH, "chain": mirrors.CHAIN_PATH}
-"""What of a run is written from the ledger, and where it lies in the run's folder."""
+"""The files that are written from the ledger, with their paths in the run's folder."""
 
 
 @pytest.fixture(params=RUNS)
@@ -43,7 +43,7 @@ def runs(version: str) -> tuple[str, ...]:
 
 @pytest.fixture
 def lab(version: str, tmp_path: Path) -> LabFolder:
-    """The lab of a version, with its ledger upgraded where it is of an earlier revision."""
+    """The lab of a version, with its ledger upgraded if it is of an earlier revision."""
     unpack(ARCHIVES / f"{version}.tar.xz", tmp_path)
     lab = LabFolder(tmp_path / ".lab")
     if migrations.read_revision(lab.ledger) != migrations.HEAD:
@@ -52,7 +52,7 @@ def lab(version: str, tmp_path: Path) -> LabFolder:
 
 
 def check_exports(lab: LabFolder, runs: tuple[str, ...], folders: Path, exported: Path) -> None:
-    """Require that each run's exports are, byte for byte, the files of its frozen folder."""
+    """Fail unless each run's exports equal the files of its frozen folder, byte for byte."""
     with open_ledger(lab_dir=lab.root) as ledger:
         for run_id in runs:
             for what, path in FILES.items():
@@ -64,7 +64,7 @@ def check_exports(lab: LabFolder, runs: tuple[str, ...], folders: Path, exported
 
 
 def test_every_frozen_lab_is_read() -> None:
-    """No archive lies there that no test reads."""
+    """Every archive in the folder is read by a test."""
     assert {path.name.split(".tar")[0] for path in ARCHIVES.iterdir()} == RUNS.keys()
 
 
@@ -79,20 +79,22 @@ def test_a_frozen_lab_verifies(lab: LabFolder, runs: tuple[str, ...]) -> None:
 def test_a_frozen_lab_exports_its_mirrors(
     lab: LabFolder, runs: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Mirrors, summary and chain are written again with the bytes that the version wrote."""
+    """Mirrors, summary and chain are written again with the same bytes."""
     check_exports(lab, runs, lab.root / "runs", tmp_path / "exported")
 
 
 def test_a_frozen_lab_is_backed_up_and_restored(
     version: str, runs: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """A lab is backed up as the version left it. The restored lab has today's format, verifies, and
-    has the mirrors that the version wrote."""
+    """A lab is backed up as its version left it.
+
+    The restored lab has today's format, verifies, and has the mirrors that the version wrote.
+    """
     unpack(ARCHIVES / f"{version}.tar.xz", tmp_path)
     frozen, restored = LabFolder(tmp_path / ".lab"), LabFolder(tmp_path / "restored")
     backup = tmp_path / "lab.tar.gz"
-    made = back_up_lab(backup, lab_dir=frozen.root)
-    assert {run.run_id for run in made.runs} == set(runs)
+    backed_up = back_up_lab(backup, lab_dir=frozen.root)
+    assert {run.run_id for run in backed_up.runs} == set(runs)
     restore_lab(backup, restored.root)
     assert verify_lab(restored, None).findings == ()
     for run_id in runs:
@@ -102,7 +104,7 @@ def test_a_frozen_lab_is_backed_up_and_restored(
 
 
 def test_a_frozen_lab_is_answered(lab: LabFolder) -> None:
-    """Verdicts, the current grading, and why a run stopped are what the version recorded."""
+    """Verdicts, the current grading, and why a run stopped are as the version recorded them."""
     with open_ledger(lab_dir=lab.root) as ledger:
         graded = """SELECT task_id, variant_id, generation, verdict FROM all_scores
             WHERE task_id IN ('by_mode', 'odd') AND run_id = 'first' ORDER BY 1, 2, 3"""
@@ -120,7 +122,7 @@ def test_a_frozen_lab_is_answered(lab: LabFolder) -> None:
 
 @pytest.mark.parametrize("version", ["labledger-0.3.0"])
 def test_parts_hosts_and_a_benchmark_are_answered(lab: LabFolder) -> None:
-    """How a run grew, what ran again, which hosts ran trials, and what a benchmark's agents did."""
+    """Parts, reruns, hosts and the results of a benchmark are as the version recorded them."""
     with open_ledger(lab_dir=lab.root) as ledger:
 
         def rows(sql: str) -> list[tuple[object, ...]]:
@@ -150,7 +152,7 @@ def test_the_stopped_run_of_a_frozen_lab_can_be_owned(lab: LabFolder) -> None:
 
 
 def test_frozen_runs_are_imported(lab: LabFolder, runs: tuple[str, ...], tmp_path: Path) -> None:
-    """From the ledger or from folders of mirrors they arrive whole, and export the same bytes."""
+    """Imported from the ledger or from mirrors, the runs are whole and export the same bytes."""
     folders = lab.root / "runs"
     by_ledger, by_mirrors = (LabFolder(tmp_path / name / ".lab") for name in ("a", "b"))
     assert len(import_source(by_ledger, lab.root)) == len(runs)

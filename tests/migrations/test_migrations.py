@@ -1,4 +1,5 @@
-"""Alembic makes the tables that the code expects, safely, once, and for everybody at once."""
+"""Alembic makes the tables that the code expects, safely and only once, even with many
+processes."""
 
 from __future__ import annotations
 
@@ -54,15 +55,15 @@ def run_sql(path: Path, *lines: str) -> None:
 
 
 def sqlalchemy_engine(path: Path) -> Engine:
-    """What reads a database's tables as SQLAlchemy and Alembic see them."""
+    """Return an engine that reads a database's tables as SQLAlchemy and Alembic see them."""
     return create_engine(
         "sqlite://", module=DRIVER, creator=lambda: DRIVER.connect(str(path)), poolclass=NullPool
     )
 
 
 def describe(engine: Engine) -> dict[str, Any]:
-    """Everything about the tables of a database that the metadata can say."""
-    found: dict[str, Any] = {}
+    """Return all facts about the tables of a database that the metadata has."""
+    facts: dict[str, Any] = {}
     with engine.connect() as connection:
         inspector = inspect(connection)
         tables = connection.exec_driver_sql(
@@ -75,7 +76,7 @@ def describe(engine: Engine) -> dict[str, Any]:
             [sql] = connection.exec_driver_sql(
                 "SELECT sql FROM sqlite_schema WHERE name = ?", (name,)
             ).one()
-            found[name] = {
+            facts[name] = {
                 "options": (without_rowid, strict),
                 "columns": [tuple(column) for column in columns],
                 "generated": re.findall(r"GENERATED ALWAYS AS \(.*\)", sql),
@@ -91,7 +92,7 @@ def describe(engine: Engine) -> dict[str, Any]:
                 "unique": sorted(map(str, inspector.get_unique_constraints(name))),
                 "checks": sorted(map(str, inspector.get_check_constraints(name))),
             }
-    return found
+    return facts
 
 
 def test_a_migrated_ledger_is_what_the_metadata_says(path: Path, tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_migrated_ledger_is_what_the_metadata_says(path: Path, tmp_path: Path)
 
 
 def test_every_table_is_strict_and_every_constraint_named(path: Path) -> None:
-    """No table takes a value of another type, and no constraint is anonymous."""
+    """No table takes a value of another type, and every constraint has a name."""
     engine = sqlalchemy_engine(path)
     for name, table in describe(engine).items():
         assert table["options"][1] == 1, name
@@ -123,7 +124,7 @@ def test_every_table_is_strict_and_every_constraint_named(path: Path) -> None:
 
 
 def test_views_and_triggers_are_those_of_the_code(path: Path) -> None:
-    """What is in the ledger is what `objects` says, no more and no less."""
+    """The ledger has exactly the views and triggers in `objects`."""
     raw = DRIVER.connect(str(path))
     sql = "SELECT name FROM sqlite_schema WHERE type = ?"
     assert {row[0] for row in raw.execute(sql, ("view",))} == set(views_and_triggers.ALL_VIEWS)
@@ -137,7 +138,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += views_and_triggers.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0021": "7d62c85dd0223cfd3b6abb0ca04076e286284baa3940a51cac6027413b6bc54d"
+        "0022": "2418273cd6cca5ce0ae55d2e2a78a071c279076d5066267f6ab0acf488e08c24"
     }
 
 
@@ -152,20 +153,20 @@ def test_the_revisions_known_are_those_of_alembic() -> None:
 
 
 def test_a_new_ledger_is_private_and_has_an_id(path: Path) -> None:
-    """Folder and files are closed to others, and each ledger has an id of its own."""
+    """Folder and files are closed to others, and each ledger has its own id."""
     with LedgerWriter.open(path, ArtifactStore(path.parent / "artifacts")) as writer:
         assert re.fullmatch(r"[0-9a-f]{32}", writer.ledger_id)
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         for file in path.parent.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-        driver = writer._connection.driver
+        driver = writer.connection.driver
         assert driver.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         assert driver.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert driver.execute("PRAGMA foreign_keys").fetchone()[0] == 1
 
 
 def dump(path: Path) -> list[object]:
-    """All that a ledger holds, without what is each ledger's own."""
+    """Return the content of a ledger, except for its identity."""
     raw = DRIVER.connect(str(path))
     objects = raw.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
     tables = [name for kind, name, _ in objects if kind == "table" and name != "ledger_meta"]
@@ -177,7 +178,7 @@ def dump(path: Path) -> list[object]:
 def test_a_ledger_made_without_alembic_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tables that Alembic made once are made again to the letter, without Alembic."""
+    """The tables that Alembic made once are made again exactly, without Alembic."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     by_alembic, recalled = tmp_path / "1.sqlite", tmp_path / "2.sqlite"
     migrations.upgrade(by_alembic)
@@ -192,7 +193,7 @@ def test_a_ledger_made_without_alembic_is_the_same(
 def test_only_what_is_kept_whole_makes_a_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """Where what Alembic made is not there as it was written, Alembic makes the tables."""
+    """If the cached tables are incomplete or changed, Alembic makes the tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     migrations.upgrade(tmp_path / "first.sqlite")
     [kept] = (tmp_path / "cache" / "labledger").iterdir()
@@ -219,7 +220,7 @@ def test_only_what_is_kept_whole_makes_a_ledger(
 def test_a_ledger_is_made_where_nothing_can_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cache folder that cannot be made hinders nothing."""
+    """A ledger is made even if the cache folder cannot be made."""
     (tmp_path / "cache").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("first.sqlite", "second.sqlite"):
@@ -266,7 +267,7 @@ def test_processes_that_create_a_ledger_at_once_all_succeed(tmp_path: Path) -> N
 
 
 def test_creators_and_upgraders_take_turns(tmp_path: Path) -> None:
-    """While one process holds the folder's lock, another creates nothing; then it continues."""
+    """While one process holds the folder's lock, another creates nothing, and then continues."""
     path = tmp_path / "ledger.sqlite"
     folder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
@@ -292,7 +293,7 @@ def test_a_killed_creation_is_taken_up(tmp_path: Path) -> None:
 
 
 def test_a_newer_ledger_is_refused_and_left_alone(path: Path) -> None:
-    """A revision that is not known is named beside the one that is, and nothing is written."""
+    """The message names the unknown and the known revision, and nothing is written."""
     run_sql(path, "UPDATE alembic_version SET version_num = '9999'")
     before = path.read_bytes()
     for use in (migrations.upgrade, migrations.require_current, LedgerReader.open):
@@ -302,7 +303,7 @@ def test_a_newer_ledger_is_refused_and_left_alone(path: Path) -> None:
 
 
 def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """A SQLite file that is no ledger is not touched, not even its journal mode."""
+    """A SQLite file that is not a ledger is not touched, not even its journal mode."""
     path = tmp_path / "other.sqlite"
     run_sql(path, "CREATE TABLE t (x)")
     before = path.read_bytes()
@@ -337,7 +338,7 @@ def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_older_ledger_says_what_upgrades_it(older: Path) -> None:
-    """Opening a ledger that is behind names the command, and changes nothing."""
+    """Opening a ledger that is behind names the upgrade command, and changes nothing."""
     for use in (LedgerReader.open, migrations.require_current):
         with pytest.raises(LedgerOutdated) as caught:
             use(older)
@@ -346,7 +347,7 @@ def test_an_older_ledger_says_what_upgrades_it(older: Path) -> None:
 
 
 def test_an_upgrade_backs_up_first_and_keeps_every_row(older: Path) -> None:
-    """The backup is the ledger as it was; the upgraded one has its rows, views and triggers."""
+    """The backup equals the old ledger, and the upgraded one has its rows, views and triggers."""
     known = migrations.REVISIONS[-2]
     done = migrations.upgrade(older)
     assert (done.before, done.after) == (known, "9001")
@@ -365,7 +366,7 @@ def test_an_upgrade_backs_up_first_and_keeps_every_row(older: Path) -> None:
 def test_a_killed_upgrade_is_as_if_it_had_not_begun(
     older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGKILL with every table changed and nothing committed: the ledger is as old and as whole."""
+    """After SIGKILL with every table changed and nothing committed, the ledger is old and whole."""
     known = migrations.REVISIONS[-2]
     child = os.fork()
     if child == 0:
@@ -384,7 +385,7 @@ def test_a_killed_upgrade_is_as_if_it_had_not_begun(
 
 
 def test_an_upgrade_that_would_break_a_reference_changes_nothing(older: Path) -> None:
-    """A row without its parent is found before the commit: the ledger stays as it was."""
+    """A row without its parent is found before the commit, and the ledger stays unchanged."""
     run_sql(older, "PRAGMA foreign_keys = OFF", "DROP TRIGGER slot_refuses_delete",
             "DELETE FROM slot WHERE schedule_idx = 0")  # fmt: skip
     with pytest.raises(LedgerError, match="nothing was changed"):
@@ -396,7 +397,7 @@ def test_an_upgrade_that_would_break_a_reference_changes_nothing(older: Path) ->
 
 
 def test_a_ledger_in_use_is_not_upgraded(older: Path) -> None:
-    """While a coordinator owns a run, the upgrade is refused with who it is."""
+    """While a coordinator owns a run, the upgrade is refused with the owner's name."""
     run_sql(
         older,
         "INSERT INTO lease (run_no, epoch, host, pid, process_token, acquired_at, renewed_at, "
@@ -409,7 +410,7 @@ def test_a_ledger_in_use_is_not_upgraded(older: Path) -> None:
 
 
 def test_a_backup_is_whole_private_and_never_overwrites(path: Path, tmp_path: Path) -> None:
-    """A copy of a live ledger opens as one; an existing file is not replaced."""
+    """A copy of a live ledger opens as a ledger, and an existing file is not replaced."""
     with LedgerWriter.open(path, ArtifactStore(path.parent / "artifacts")) as writer:
         target = migrations.backup(path, tmp_path / "copy.sqlite")
         with LedgerReader.open(target) as copy:
@@ -424,7 +425,7 @@ def test_a_backup_is_whole_private_and_never_overwrites(path: Path, tmp_path: Pa
 def test_a_backup_has_its_name_when_it_is_durable(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until a copy is synced nothing has its name; if that fails, nothing is left of it."""
+    """A backup has its name only when it is synced. If that fails, nothing is left of it."""
     target = tmp_path / "copy.sqlite"
 
     def failing(_: int) -> None:
@@ -438,7 +439,7 @@ def test_a_backup_has_its_name_when_it_is_durable(
 
 
 def test_opening_a_current_ledger_does_not_import_alembic(path: Path) -> None:
-    """Alembic takes a while to import; only creating and upgrading need it."""
+    """Only creating and upgrading import Alembic, because its import takes a while."""
     code = (
         "import sys; from pathlib import Path; from labledger.ledger.reader import LedgerReader; "
         "LedgerReader.open(Path(sys.argv[1])).close(); print('alembic' in sys.modules)"

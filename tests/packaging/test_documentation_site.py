@@ -58,7 +58,7 @@ mkdir -p .venv/bin
 echo 'case $* in *import*) exit 0 ;; *) echo "python $*" ;; esac' >.venv/bin/python
 chmod +x .venv/bin/python
 """
-"""Replaces `scripts/venv`: records its arguments and makes a complete Python."""
+"""Replace `scripts/venv`: record its arguments and make a complete Python."""
 
 
 @pytest.mark.parametrize("installed", tiered(["analysis,report", "dask", None], default=[None]))

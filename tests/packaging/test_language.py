@@ -1,4 +1,4 @@
-"""Pages, docstrings, comments, messages and names of variables, by the rules of their language."""
+"""The language of pages, docstrings, comments and messages, and the names of variables."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def findings(*paths: object) -> list[str]:
 
 
 def test_no_text_has_to_be_read_twice() -> None:
-    """No page and no module of the package or of the scripts breaks a rule of the language."""
+    """No page and no module of the package, the scripts or the tests breaks a rule."""
     pages = sorted(path.name for path in PROJECT.glob("*.md"))
-    assert findings(*pages, "docs", "examples", "labledger", "scripts") == []
+    assert findings(*pages, "docs", "examples", "labledger", "scripts", "tests") == []
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,11 @@ def test_no_text_has_to_be_read_twice() -> None:
     ],
 )
 def test_a_page_that_breaks_a_rule_is_found(tmp_path: Path, rule: str, text: str) -> None:
+    """A page with one bad sentence has one finding, with its line and rule."""
     page = tmp_path / "page.md"
     page.write_text(f"# A page\n\nThis is fine.\n\n{text}\n", "utf-8")
-    [found] = findings(page)
-    assert found.startswith(f"{page}:5: {rule}: ")
+    [finding] = findings(page)
+    assert finding.startswith(f"{page}:5: {rule}: ")
 
 
 @pytest.mark.parametrize(
@@ -57,10 +58,11 @@ def test_a_page_that_breaks_a_rule_is_found(tmp_path: Path, rule: str, text: str
     ],
 )
 def test_a_module_that_breaks_a_rule_is_found(tmp_path: Path, rule: str, code: str) -> None:
+    """A module with one bad text or name has one finding, with its rule."""
     module = tmp_path / "module.py"
     module.write_text(code, "utf-8")
-    [found] = findings(module)
-    assert f": {rule}: " in found
+    [finding] = findings(module)
+    assert f": {rule}: " in finding
 
 
 def test_code_and_quoted_output_are_no_sentences(tmp_path: Path) -> None:
@@ -70,3 +72,19 @@ def test_code_and_quoted_output_are_no_sentences(tmp_path: Path) -> None:
         "Type `that of x` or see [the page](that-of.md).\n\n```\nnobody is told\n```\n", "utf-8"
     )
     assert findings(page) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'def test() -> None:\n    assert output == "holds no run that nobody asked for"\n',
+        'X = """\nuser: nobody\nimage: demo\n- nobody\n"""\n',
+        'X = """\nsomebody max 0\nnobody max 1\n"""\n',
+    ],
+    ids=["output in an assertion", "YAML", "data"],
+)
+def test_expected_output_and_data_of_tests_are_no_sentences(tmp_path: Path, code: str) -> None:
+    """Strings that assertions compare, and lines of data, are not findings."""
+    module = tmp_path / "module.py"
+    module.write_text(code, "utf-8")
+    assert findings(module) == []

@@ -1,4 +1,4 @@
-"""The rooms of the package: what each says of itself, and names that mean one thing."""
+"""Packages describe themselves, and public class names are unique."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOMS = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.pare
 
 
 def test_public_class_names_are_unique() -> None:
-    """A name of a class means one thing in the whole package."""
+    """The name of a class means one thing in the whole package."""
     modules = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
         for node in ast.parse(path.read_text("utf-8")).body:

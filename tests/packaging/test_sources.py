@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
     ["ruff format --check .", "ruff check .", pytest.param("mypy", marks=long), "lint-imports"],
 )
 def test_sources(command: str) -> None:
-    """A check of the sources finds nothing."""
+    """A check of the sources reports nothing."""
     name, *words = command.split()
     program = Path(sys.executable).with_name(name)
     done = subprocess.run([program, *words], cwd=PROJECT, capture_output=True, text=True)

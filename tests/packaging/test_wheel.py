@@ -54,7 +54,7 @@ def run_installed(venv: Path, folder: Path, *arguments: str) -> subprocess.Compl
 
 
 def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
-    """The wheel holds the code, schemas, migrations, templates and trial.sh, and nothing else."""
+    """The wheel holds exactly the code, schemas, migrations, templates and trial.sh."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "labledger", "migrations", "schemas"],
         cwd=PROJECT,
@@ -74,7 +74,7 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 
 
 def test_installed_wheel_creates_a_ledger(installed: Path, tmp_path: Path) -> None:
-    """A fresh environment with only the wheel finds its migrations and makes a current ledger."""
+    """An environment with only the wheel finds the migrations and makes a current ledger."""
     code = (
         "from pathlib import Path; import labledger; "
         "from labledger.ledger.database import migrations; path = Path('lab/ledger.sqlite'); "
@@ -103,7 +103,7 @@ def test_installed_command_makes_and_resolves_an_experiment(
 def test_installed_command_runs_reports_and_verifies(
     installed: Path, tmp_path: Path, image_ids: dict[str, str]
 ) -> None:
-    """A whole experiment needs no file of the checkout: schemas and trial.sh are in the wheel."""
+    """An experiment needs no file of the checkout: schemas and trial.sh are in the wheel."""
     lines = ("init mine", "run mine --run-id r", "report r", "verify")
     for line in lines:
         done = run_installed(installed, tmp_path, "labledger", *line.split())

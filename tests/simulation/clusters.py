@@ -199,7 +199,7 @@ class ClusterWorld(World):
             self._network = Network.rough(self.random)
 
     def begin(self) -> None:
-        connect._connection = lambda _: ClusterConnection(Transport(self.hosts, self.network))
+        connect.connection_to = lambda _: ClusterConnection(Transport(self.hosts, self.network))
         for host in self.hosts:
             self._serve(host)
 

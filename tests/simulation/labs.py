@@ -13,7 +13,7 @@ from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database import migrations
 from labledger.ledger.writer import LedgerWriter
 from labledger.runner import run_start
-from labledger.runner.run_options import RunOptions
+from labledger.runner.run_options import Placement, RunLimits, RunOptions
 from simulation import engine, seam
 
 RUN = "sim"
@@ -85,15 +85,15 @@ def make_template(folder: Path, design: str) -> None:
     options = RunOptions(
         lab_dir=lab.root,
         run_id=RUN,
-        budget_usd=BUDGET_USD if design == "budget" else None,
-        on="tcp://127.0.0.1:8786" if design == "cluster" else None,
+        limits=RunLimits(budget_usd=BUDGET_USD if design == "budget" else None),
+        placement=Placement(on="tcp://127.0.0.1:8786" if design == "cluster" else None),
     )
     experiment = run_start.resolve_experiment(experiment_path, options)
     store = ArtifactStore(lab.artifacts)
     with LedgerWriter.open(lab.ledger, store) as writer:
         experiment.freeze(store)
         writer.create_run(
-            run_start._new_run(RUN, experiment, {seam.IMAGE: engine.IMAGE_ID}, options),
+            run_start.new_run(RUN, experiment, {seam.IMAGE: engine.IMAGE_ID}, options),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )

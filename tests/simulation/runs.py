@@ -22,7 +22,7 @@ from labledger.runner import run_start
 from labledger.runner.extend import extend_run
 from labledger.runner.regrade import regrade_run
 from labledger.runner.rerun import RerunSelection, choose_slots, rerun_slots
-from labledger.runner.run_options import RunOptions
+from labledger.runner.run_options import Placement, RunLimits, RunOptions, SourceOptions
 from labledger.runner.run_outcome import RunOutcome
 from labledger.trial.contract import ExitStatus
 from labledger.upkeep import container_cleanup
@@ -300,13 +300,14 @@ class World:
         self._maybe_kill(process)
         options = RunOptions(
             lab_dir=self.lab.root,
-            frozen=True,
-            lease_ttl_s=self.lease_s,
-            patience_s=_PATIENCE_S,
-            take_over=self.random.random() < 0.3,
+            source=SourceOptions(frozen=True),
+            placement=Placement(lease_ttl_s=self.lease_s, take_over=self.random.random() < 0.3),
+            limits=RunLimits(
+                patience_s=_PATIENCE_S,
+                max_error_rate=self._max_error_rate,
+                budget_usd=1000.0 if self.design == "budget" and number > 1 else None,
+            ),
             max_concurrency=self.random.choice((1, 2, 4, 8)),
-            max_error_rate=self._max_error_rate,
-            budget_usd=1000.0 if self.design == "budget" and number > 1 else None,
             on_event=self._emitted,
             notify=("true",),
         )

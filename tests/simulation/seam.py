@@ -31,11 +31,12 @@ from labledger.records.attempt_result import AttemptResult, MetricValue, Phase
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.runner import regrade, run_hosts, run_start
 from labledger.trial import collect, free_disk_space
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
+from labledger.trial.evidence_spec import EvidenceSpec
 from labledger.trial.free_disk_space import FreeSpace
 from labledger.trial.life import (
     adoption,
@@ -78,14 +79,14 @@ def install() -> None:
     _replace(tampering.inspect_changes, lambda *_: FilesystemChanges("before_grading"))
     _replace(inputs.unseal, lambda *_: None)
     _replace(inputs.prepare_trial_folder, prepare_trial_folder)
-    worker._collect_result = collect_made_up
+    worker.collect_ended_trial = collect_made_up
     run_start.RunStart.check = _check
     _replace(container_files.image_ids, lambda _: frozenset({engine.IMAGE_ID}))
-    regrade._check_requirements = lambda *_: None
+    regrade.check_requirements = lambda *_: None
     # Notifications are stored, but a thread that delivers them would be outside the world.
     DeliveryThread.begin = lambda _: None
     _replace(run_hosts.require_limits, lambda *_, **__: None)
-    host_identity._name_locked = lambda *_: nullcontext()
+    host_identity.name_locked = lambda *_: nullcontext()
     platform.node = lambda: world().current.process.machine.name
     _watch_statements()
     _watch_file_system()
@@ -218,12 +219,12 @@ def _check(self: run_start.RunStart, experiment: Any, cluster: str | None) -> An
     return types.SimpleNamespace(images={IMAGE: engine.IMAGE_ID}, checks=())
 
 
-def _container_config(spec: AttemptSpec, _token: str | None = None) -> dict[str, Any]:
+def _container_config(spec: ContainerSpec, _token: str | None = None) -> dict[str, Any]:
     is_two_part = spec.sealing is Sealing.AFTER_AGENT and spec.runs_agent
     return {"Labels": spec.labels(), "Folder": spec.folder, "Parts": 2 if is_two_part else 1}
 
 
-def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
+def prepare_trial_folder(spec: ContainerSpec, context: TrialContext) -> None:
     """Make the folder of a trial, under another name first, as the product does."""
     incoming = spec.plan.run_dir / shared_files.INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
@@ -252,31 +253,31 @@ def spends_though_killed(container: str) -> bool:
 
 
 def collect_made_up(
-    spec: AttemptSpec, context: TrialContext, ended: ContainerExit
+    spec: EvidenceSpec, context: TrialContext, ended: ContainerExit
 ) -> AttemptResult:
     """Return the outputs of an attempt's container, in place of the worker's collection."""
-    fault_point("after_exit", spec.slot.schedule_idx)
-    if not adoption.folder_exists(spec):
+    fault_point("after_exit", spec.schedule_idx)
+    if not adoption.folder_exists(spec.container):
         message = "the trial folder, with all outputs, was deleted while the trial ran"
         return collect.infra_error_result(spec, ended.started_at, Reason.FOLDER_DELETED, message)
-    state = container_start.find_container(context.engine, spec)
+    state = container_start.find_container(context.engine, spec.container)
     with context.limiter.collecting:
-        fault_point("reading_outputs", spec.slot.schedule_idx)
+        fault_point("reading_outputs", spec.schedule_idx)
         container = "" if state is None else state.container_id[-8:]
         return _made_up(spec, ended, container)
 
 
-def _made_up(spec: AttemptSpec, ended: ContainerExit, container: str) -> AttemptResult:
+def _made_up(spec: EvidenceSpec, ended: ContainerExit, container: str) -> AttemptResult:
     killed = (SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED)
     if ended.container_removed:
         killed = (SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED)
     status, reason = STATUSES.get(-1 if ended.exit_status is None else ended.exit_status, killed)
     has_spent = reason not in killed or spends_though_killed(container)
     stamp = spec.stamp(ended.ended_at)
-    evidence = spec.kind.evidence(spec, collect.redactor_for(spec))
+    evidence = spec.container.kind.evidence(spec.container, collect.redactor_for(spec.container))
     evidence.ext["container"] = container
     is_graded = status is SlotStatus.COMPLETED
-    benchmark = spec.plan.benchmark.as_json()
+    benchmark = spec.benchmark.as_json()
     value = {"kind": "text", "value": f"of container {container}"}
     passed = has_passed(container)
     prediction = {

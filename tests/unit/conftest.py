@@ -1,4 +1,4 @@
-"""What unit tests share: no Docker engine, and an empty ledger with the ways into it."""
+"""Fixtures of unit tests: no Docker engine, and an empty ledger with its readers and writers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labledger.report import chart_drawing
 
 @pytest.fixture(autouse=True)
 def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unit tests need no Docker: for them, and for the commands that they run, there is none."""
+    """Hide the Docker engine from unit tests and from the commands that they run."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
 
 
@@ -29,8 +29,8 @@ def _chart_process() -> Iterator[ChartProcess]:
 
 @pytest.fixture
 def one_chart_process(_chart_process: ChartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw the charts of every page that this process writes by one process for all tests."""
-    monkeypatch.setattr(chart_drawing, "_svg", _chart_process.svg)
+    """Draw the charts of all tests in one extra process."""
+    monkeypatch.setattr(chart_drawing, "draw_svg", _chart_process.svg)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def clock() -> kit.FakeClock:
 
 @pytest.fixture
 def first(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
-    """One of two writers that go by the same clock."""
+    """Return the first of two writers that share a clock."""
     with kit.open_writer(path, clock) as opened:
         yield opened
 

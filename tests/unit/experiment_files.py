@@ -66,13 +66,13 @@ class Folder:
         return resolve(load_experiment(self.experiment()), Overrides(**overrides))
 
     def problems(self, text: str | bytes | None = None) -> list[Problem]:
-        """What is said of the experiment, which must not be valid."""
+        """Return the problems of the experiment, which must be invalid."""
         with pytest.raises(InvalidInput) as caught:
             load_experiment(self.experiment(text))
         return caught.value.problems
 
     def task_problems(self, **overrides: Any) -> list[Problem]:
-        """What is said of the tasks or options, which must not be valid."""
+        """Return the problems of the tasks or options, which must be invalid."""
         with pytest.raises(InvalidInput) as caught:
             self.resolve(**overrides)
         return caught.value.problems

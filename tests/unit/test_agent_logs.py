@@ -1,7 +1,7 @@
 """Logs of real agents: the steps in them, and what torn, hostile and unknown content does.
 
-`agent_logs` holds logs that the unmodified programs wrote against the scripted provider: they ran
-two commands, of which the second failed, and said "Done".
+`agent_logs` holds logs that the unmodified programs wrote against the scripted provider. Each ran
+two commands, the second command failed, and the agent said "Done".
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import io
 import json
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sample_trajectories import LOGS, read
 from tiers import tiered
 
 from labledger.records import JsonObject
@@ -24,15 +24,7 @@ from labledger.trajectories.drafts import MAX_DRAFT, MAX_OPEN, MAX_OPEN_SIZE, MA
 from labledger.trajectories.json_reading import MAX_LINE, LogFacts, text_time
 from labledger.trajectories.step_text import conversation
 
-SAMPLES = Path(__file__).parent / "agent_logs"
-LOGS = {path.stem: path for path in sorted(SAMPLES.iterdir())}
 FIRST, SECOND, DONE = "echo hello > out.txt && cat out.txt", "cat missing.txt", "in out.txt."
-
-
-def read(name: str, content: bytes) -> tuple[list[Step], LogFacts]:
-    facts = LogFacts()
-    steps = list(READERS[name](io.BytesIO(content), facts))
-    return [replace(step, step_id=number) for number, step in enumerate(steps, 1)], facts
 
 
 def problems(steps: list[Step]) -> list[str]:
@@ -55,7 +47,7 @@ def calls(steps: list[Step]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", READERS)
 def test_real_log(name: str) -> None:
-    """Commands, their results and the last words are there, and the steps form a document."""
+    """A real log has its commands, their results and the last message, as valid steps."""
     steps, facts = read(name, LOGS[name].read_bytes())
     assert problems(steps) == []
     done = calls(steps)
@@ -74,7 +66,7 @@ def test_real_log(name: str) -> None:
 
 
 USAGE = [(1500, 300, 40), (1580, 1500, 12), (1690, 1600, 5)]
-"""What the script said of the three answers: tokens of the request, cached ones, of the answer."""
+"""The tokens of the request, the cached ones and the tokens of the answer, for three answers."""
 
 
 @pytest.mark.parametrize("name", ["opencode.stream", "mini-swe-agent.trajectory"])
@@ -82,12 +74,12 @@ def test_usage_of_steps(name: str) -> None:
     """Each answer has the usage that its provider counted, in one way of counting."""
     steps, _ = read(name, LOGS[name].read_bytes())
     counted = [step.metrics for step in steps if step.source == "agent"]
-    found = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
-    assert found == USAGE
+    counts = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
+    assert counts == USAGE
 
 
 def test_usage_that_is_not_final() -> None:
-    """Claude Code prints usage before an answer has ended: its tokens stay unknown."""
+    """Claude Code prints usage before an answer has ended, so its tokens stay unknown."""
     steps, facts = read("claude-code.stream", LOGS["claude-code.stream"].read_bytes())
     metrics = [step.metrics for step in steps]
     assert [m and (m.prompt_tokens, m.cached_tokens) for m in metrics] == [u[:2] for u in USAGE]
@@ -102,7 +94,7 @@ def test_usage_that_is_not_final() -> None:
     ("name", "output"), [("codex.stream", 57), ("gemini-cli.stream", 50), ("qwen-code.stream", 17)]
 )
 def test_usage_of_the_whole(name: str, output: int) -> None:
-    """The agent's own figures for all of it are kept as it said them."""
+    """The agent's own totals are kept as the agent reported them."""
     _, facts = read(name, LOGS[name].read_bytes())
     assert facts.claimed is not None
     assert facts.claimed.total_completion_tokens == output
@@ -110,7 +102,7 @@ def test_usage_of_the_whole(name: str, output: int) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_torn_log(name: str) -> None:
-    """A log that ends anywhere, as its agent was killed, gives the steps before that."""
+    """A log that was cut anywhere, as when its agent is killed, gives the steps before the cut."""
     content = LOGS[name].read_bytes()
     whole, _ = read(name, content)
     last = 0
@@ -152,7 +144,7 @@ HOSTILE: dict[str, bytes] = {
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_log(name: str, case: str) -> None:
-    """Whatever a log holds, nothing is raised, and the steps form a document."""
+    """No content of a log raises an error, and the steps always form a document."""
     steps, _ = read(name, HOSTILE[case])
     assert problems(steps) == []
 
@@ -170,14 +162,14 @@ def test_hostile_members() -> None:
 
 
 def test_half_of_a_pair() -> None:
-    """Half of a surrogate pair, which a program wrote where it cut a text, loses no line."""
+    """Half of a surrogate pair, left where a program cut a text, loses no line."""
     steps, facts = read("claude-code.stream", SURROGATE.encode())
     assert [step.message for step in steps] == ["a\ufffd"]
     assert not facts.unread
 
 
 def test_unknown_lines() -> None:
-    """Lines of unknown kinds, and those that are no JSON, are counted."""
+    """Lines of unknown kinds and lines that are not JSON are counted."""
     content = b'{"type":"new_kind"}\nnot JSON\n\n{"type":"new_kind"}\n[1]\n'
     steps, facts = read("claude-code.stream", content)
     assert steps == []
@@ -214,12 +206,12 @@ TASK = {"type": "tool_use", "id": "task", "name": "Task", "input": {"prompt": "L
     ("count", "is_attached"), [(40, True), (2 * MAX_OPEN, False)], ids=("short", "long")
 )
 def test_answer_of_a_subagent(count: int, *, is_attached: bool) -> None:
-    """A subagent's answer is the result of its call, or names the call if the subagent was long."""
-    own = {"parent_tool_use_id": "task"}
+    """A subagent's answer is its call's result, or names the call if the subagent ran long."""
+    parent = {"parent_tool_use_id": "task"}
     work: list[JsonObject] = []
     for number in range(count):
         call = {"type": "tool_use", "id": f"call_{number}", "name": "Bash", "input": {}}
-        work += [said(number + 1, call, **own), returned(f"call_{number}", "listed", **own)]
+        work += [said(number + 1, call, **parent), returned(f"call_{number}", "listed", **parent)]
     steps, _ = claude(said(0, TASK), *work, returned("task", "It is in main.py."))
     assert problems(steps) == []
     [answered] = [
@@ -238,7 +230,7 @@ def test_answer_of_a_subagent(count: int, *, is_attached: bool) -> None:
 
 @pytest.mark.parametrize("later", [False, True], ids=("at once", "after other steps"))
 def test_answer_of_a_subagent_in_the_background(*, later: bool) -> None:
-    """The answer of a subagent that went on in the background is a second result of its call."""
+    """The answer of a subagent that ran in the background is a second result of its call."""
     end = {"type": "system", "subtype": "task_notification", "tool_use_id": "task"}
     between = [said(1, {"type": "text", "text": "I wait."})] if later else []
     steps, facts = claude(
@@ -263,7 +255,7 @@ def test_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_texts() -> None:
-    """A text that is too long is cut, and the step says by how much; a huge line is passed over."""
+    """A long text is cut, and the step says by how much; a huge line is skipped."""
     content = answer(1, text="x" * (MAX_TEXT + 5)) + answer(2, text="y" * MAX_LINE)
     steps, facts = read("claude-code.stream", content + answer(3, text="end"))
     assert [len(step.message) for step in steps] == [MAX_TEXT, 3]
@@ -316,5 +308,5 @@ def test_flat_memory(same: bool) -> None:
     ],
 )
 def test_times(value: Any, expected: str | None) -> None:
-    """Times in the forms that agents write become one form, and anything else is unknown."""
+    """Times in the forms that agents write are converted to one form; other text is unknown."""
     assert text_time(value) == expected

@@ -157,11 +157,11 @@ def test_a_profile_is_read(write_profile: WriteProfile) -> None:
 
 
 def test_all_problems_of_a_profile_are_named_at_once(write_profile: WriteProfile) -> None:
-    """Unknown keys get a near name; wrong values say what is expected."""
+    """Every problem of a profile is reported, with a near name or the expected value."""
     text = MINIMAL.replace("license", "licence").replace('"openai-chat"', '"openai"')
     text = text.replace('version = "1.0"', 'version = "latest"').replace('"integer"', '"int"')
 
-    found = "\n".join(problems_of(write_profile(text)))
+    text_of_problems = "\n".join(problems_of(write_profile(text)))
 
     for expected in (
         "licence: unknown key 'licence'; did you mean 'license'?",
@@ -170,7 +170,7 @@ def test_all_problems_of_a_profile_are_named_at_once(write_profile: WriteProfile
         'version: found "latest"',
         "options.steps.type",
     ):
-        assert expected in found
+        assert expected in text_of_problems
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_all_problems_of_a_profile_are_named_at_once(write_profile: WriteProfile
 def test_contradictions_in_a_profile_are_refused(
     write_profile: WriteProfile, before: str, after: str, expected: str
 ) -> None:
-    """What each field allows, but not together, is a problem of the file."""
-    [found] = problems_of(write_profile(MINIMAL.replace(before, after, 1)))
-    assert expected in found
+    """Values that are valid alone but contradict each other are a problem of the file."""
+    [problem] = problems_of(write_profile(MINIMAL.replace(before, after, 1)))
+    assert expected in problem
 
 
 def test_a_profile_without_a_program_is_refused(write_profile: WriteProfile) -> None:
@@ -198,7 +198,7 @@ def test_a_profile_without_a_program_is_refused(write_profile: WriteProfile) -> 
 
 
 def test_options_become_arguments_and_variables(write_profile: WriteProfile) -> None:
-    """Values may be text, as a command line has them; those not given have their defaults."""
+    """Option values may be text, as from a command line, and options have defaults."""
     profile = read_profile(write_profile())
     options = {"quiet": "true", "style": "long", "warmth": 0.5}
 
@@ -240,7 +240,7 @@ def test_unusable_options_are_refused_together(write_profile: WriteProfile) -> N
 
 @pytest.mark.parametrize("model", ["a b", 'a"b', "a\n", "$a", "a\\b", "-a", "a'b"])
 def test_a_model_that_could_end_a_setting_is_refused(model: str) -> None:
-    """`launch.sh` writes the model's name into files of settings."""
+    """A model name that `launch.sh` could write as the end of a setting is refused."""
     with pytest.raises(InvalidInput, match="expected a model's name"):
         resolve(load_profile("opencode"), model)
 
@@ -292,7 +292,7 @@ def test_a_package_adds_a_profile(
 def test_a_bad_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: str
 ) -> None:
-    """Two packages with the same agent, and a folder that is not there, are refused."""
+    """Two packages that add the same agent, and a missing profile folder, are refused."""
     installed_package(tmp_path / "site", "bad_package", name, value, monkeypatch)
 
     with pytest.raises(InvalidInput) as raised:
@@ -323,7 +323,7 @@ def run_prelude(folder: Path, **changes: str) -> subprocess.CompletedProcess[str
 
 
 def test_the_prelude_keeps_a_home_that_can_be_written(tmp_path: Path) -> None:
-    """HOME stays, and nothing is left in it; settings have a new private folder."""
+    """HOME stays unchanged and empty, and settings get a new private folder."""
     done = run_prelude(tmp_path)
 
     home, settings, agent = done.stdout.split()

@@ -66,7 +66,7 @@ def test_the_picture_is_what_the_code_gives(
 def test_the_picture_leads_wherever_a_package_imports(
     picture: ModuleType, imports: dict[str, frozenset[str]]
 ) -> None:
-    """Arrows are left out of the picture only where other arrows lead to the same package."""
+    """The picture omits an arrow only if other arrows lead to the same package."""
     arrows = picture.essential_arrows(imports)
     for package in imports:
         assert reachable(arrows, package) == reachable(imports, package)
@@ -74,7 +74,7 @@ def test_the_picture_leads_wherever_a_package_imports(
 
 
 def test_an_arrow_is_left_out_where_another_way_leads(picture: ModuleType) -> None:
-    """Of a package that imports another directly and by way of a third, the long way remains."""
+    """If A imports C both directly and through B, the picture shows only the way through B."""
     imports = {"top": {"middle", "low"}, "middle": {"low"}, "low": set(), "alone": set()}
     arrows = {"top": {"middle"}, "middle": {"low"}, "low": set(), "alone": set()}
     assert picture.essential_arrows({k: frozenset(v) for k, v in imports.items()}) == arrows
@@ -87,7 +87,7 @@ def test_every_package_has_its_row(imports: dict[str, frozenset[str]]) -> None:
 
 
 def test_no_package_imports_what_its_row_forbids(imports: dict[str, frozenset[str]]) -> None:
-    """No arrows lead from a package to one that its row says it must not import."""
+    """No package imports a package that its row forbids."""
     for package, cells in rows().items():
         forbidden = set(re.findall(r"`(\w+)`", cells[-1])) & set(imports)
         assert not forbidden & reachable(imports, package), package
@@ -111,13 +111,13 @@ def test_forbidden_libraries_are_those_of_the_contracts(word: str, library: str)
 
 @pytest.mark.parametrize("page", PAGES)
 def test_named_files_exist(page: str) -> None:
-    """Each file or folder of code that a page names exists, below `labledger/` or the project."""
+    """Each file or folder that a page names exists in the package or the project."""
     for path in set(_NAMED_PATH.findall((PROJECT / page).read_text("utf-8"))) - _OF_A_RUN:
         assert (PACKAGE / path).exists() or (PROJECT / path).exists(), path
 
 
 def test_the_page_stays_short() -> None:
-    """ARCHITECTURE.md is a page: more belongs to `docs`."""
+    """ARCHITECTURE.md stays one page long; details belong in `docs`."""
     assert len(ARCHITECTURE.split()) <= MOST_WORDS
 
 

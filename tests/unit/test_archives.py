@@ -1,4 +1,4 @@
-"""Archives: a run as one file, imported again as it was, and nothing in the file trusted."""
+"""Archives: a run becomes one file and is imported unchanged, and no content is trusted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def file(tmp_path: Path) -> Path:
 def members(file: Path) -> dict[str, bytes]:
     """The files of an archive, as any tar program reads them."""
     with tarfile.open(file) as tar:
-        return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
 
 
 def test_a_run_is_archived_and_imported_as_it_was(
@@ -68,9 +68,13 @@ def test_a_run_is_archived_and_imported_as_it_was(
 ) -> None:
     """Rows, digests, notes and artifacts come back, and any tar program unpacks a lab."""
     before = rows(there)
-    found = archive_run(kit.RUN, file, lab_dir=there)
-    assert [(run.run_id, run.committed) for run in found.runs] == [(kit.RUN, 6)]
-    assert (found.artifacts, found.uncommitted_results, found.size) == (2, 0, file.stat().st_size)
+    archive = archive_run(kit.RUN, file, lab_dir=there)
+    assert [(run.run_id, run.committed) for run in archive.runs] == [(kit.RUN, 6)]
+    assert (archive.artifacts, archive.uncommitted_results, archive.size) == (
+        2,
+        0,
+        file.stat().st_size,
+    )
     import_source(here, file)
     assert rows(here.root) == rows(there) == before
     assert verify_lab(here, None).findings == ()
@@ -90,14 +94,14 @@ def test_regradings_go_with_their_run(tmp_path: Path, here: LabFolder, file: Pat
     with pytest.raises(InvalidInput, match="it is a regrading of run-1"):
         archive_run("run-1.g2", file, lab_dir=path.parent)
     archive_run(kit.RUN, file, lab_dir=path.parent)
-    assert [each.run_id for each in import_source(here, file)] == ["run-1", "run-1.g2"]
+    assert [imported.run_id for imported in import_source(here, file)] == ["run-1", "run-1.g2"]
     assert graded.counted(here.ledger) == {"run-1": "run-1.g2"}
 
 
 def test_an_interrupted_run_is_archived_as_far_as_it_is_committed(
     there: Path, here: LabFolder, file: Path
 ) -> None:
-    """Finished results that are not committed are named; a run in progress is refused."""
+    """An archive names finished results that are not committed; a running run is refused."""
     begin(there, "half", 2)
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = writer.leases.acquire("half", kit.OWNER, 30)
@@ -106,12 +110,12 @@ def test_an_interrupted_run_is_archived_as_far_as_it_is_committed(
             archive_run("half", file, lab_dir=there)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     assert archive_run("half", file, lab_dir=there).uncommitted_results == 1
-    [found] = import_source(here, file)
-    assert (found.committed, found.total) == (2, 4)
+    [imported] = import_source(here, file)
+    assert (imported.committed, imported.total) == (2, 4)
 
 
 def test_what_cannot_be_archived(there: Path, file: Path) -> None:
-    """An existing file, an unknown run and damage are refused, and no file appears."""
+    """An existing file, an unknown run and damage are refused, and no file is created."""
     with pytest.raises(RunNotFound):
         archive_run("none", file, lab_dir=there)
     [artifact] = [path for path in there.glob("artifacts/sha256/*/*") if path.stat().st_size == 5]
@@ -129,10 +133,12 @@ def test_what_cannot_be_archived(there: Path, file: Path) -> None:
 def test_a_file_gets_its_name_when_it_is_complete(
     tmp_path: Path, nameless: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without the kernel's files without a name: all of it or nothing, and nothing is
-    replaced that got the name meanwhile."""
+    """A file appears under its name only when it is complete, and it never replaces a newer file.
+
+    This holds with and without the kernel's support for unnamed files.
+    """
     if not nameless:
-        monkeypatch.setattr(durable_files, "_open_nameless", lambda *_: None)
+        monkeypatch.setattr(durable_files, "open_nameless", lambda *_: None)
     path = tmp_path / "file"
     with durable_files.create_file(path) as handle:
         handle.write(b"whole")
@@ -143,13 +149,15 @@ def test_a_file_gets_its_name_when_it_is_complete(
         handle.write(b"other")
     with pytest.raises(ZeroDivisionError), durable_files.create_file(tmp_path / "no"):
         raise ZeroDivisionError
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"whole"
 
 
 def test_a_killed_archive_leaves_nothing(there: Path, file: Path, tmp_path: Path) -> None:
-    """Killed in the middle of the file there is no file, and what it had prepared goes with the
-    next archive; what a living process prepares stays."""
+    """A killed archive command leaves no file, and the next one removes its leftovers.
+
+    Files of a living process stay.
+    """
     words = ("archive", kit.RUN, file, "--lab-dir", there)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -175,7 +183,7 @@ def test_a_killed_archive_leaves_nothing(there: Path, file: Path, tmp_path: Path
 def test_no_artifact_is_removed_while_an_archive_is_written(
     there: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A garbage collection beside a suspended archive removes nothing."""
+    """Garbage collection removes no artifact while an archive is being written."""
     words = ("archive", kit.RUN, file, "--lab-dir", there)
     monkeypatch.setattr(garbage_collection, "_PATIENCE_S", 0)
     env = command_env(**{VARIABLE: "stop@inside_archive"})
@@ -194,7 +202,7 @@ def test_no_artifact_is_removed_while_an_archive_is_written(
 
 
 def test_a_disk_that_is_full_leaves_no_archive(there: Path, file: Path) -> None:
-    """A write that the kernel refuses is an error with the file's name, and there is no file."""
+    """A write that the kernel refuses is an error with the file's name, and no file is left."""
     store = ArtifactStore(there / "artifacts")
     large = os.urandom(3 << 20)
     with kit.open_writer(there / "ledger.sqlite") as writer:
@@ -216,7 +224,7 @@ def test_a_disk_that_is_full_leaves_no_archive(there: Path, file: Path) -> None:
 
 
 def rewritten(file: Path, change: Callable[[dict[str, bytes]], None]) -> None:
-    """Put an archive in its place with other files, and what `archive.json` says of them."""
+    """Replace files of an archive and their description in `archive.json`."""
     files = members(file)
     change(files)
     file.unlink()
@@ -231,7 +239,7 @@ def manifest(**changes: Any) -> Callable[[dict[str, bytes]], None]:
 
 
 def added(name: str, data: bytes = b"x") -> Callable[[dict[str, bytes]], None]:
-    """A further artifact under a name, of which `archive.json` says that it is there."""
+    """Add an artifact to an archive and to its `archive.json`."""
 
     def change(files: dict[str, bytes]) -> None:
         files[name] = data
@@ -244,7 +252,7 @@ def added(name: str, data: bytes = b"x") -> Callable[[dict[str, bytes]], None]:
 
 
 def changed_ledger(files: dict[str, bytes]) -> None:
-    """Another chain in the ledger, with the digest of the changed file."""
+    """Put another chain into the ledger, and update the digest of the changed file."""
     digest = "0" * 64
     head = json.loads(files["archive.json"])["runs"][0]["chain_head"].encode()
     files["ledger.sqlite"] = files["ledger.sqlite"].replace(head, digest.encode())
@@ -297,7 +305,7 @@ def test_a_changed_archive_is_refused(there: Path, here: LabFolder, file: Path, 
 
 
 def retarred(file: Path, **fields: Any) -> bytes:
-    """A tar with one entry of another kind or size where the archive's description should be."""
+    """Return a tar that has an entry of another kind or size than the archive describes."""
     info = tarfile.TarInfo("archive.json")
     for field, value in fields.items():
         setattr(info, field, value)
@@ -326,7 +334,7 @@ BROKEN: dict[str, Callable[[Path], bytes]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_archive_is_refused(there: Path, here: LabFolder, file: Path, name: str) -> None:
-    """What is no complete tar of regular files is refused without reading it into memory."""
+    """A file that is not a complete tar of regular files is refused before it fills memory."""
     archive_run(kit.RUN, file, lab_dir=there)
     file.write_bytes(gzip.compress(BROKEN[name](file)))
     with pytest.raises(LedgerError, match="nothing was imported"):
@@ -335,7 +343,7 @@ def test_a_broken_archive_is_refused(there: Path, here: LabFolder, file: Path, n
 
 
 def test_a_file_that_is_cut_or_flipped_is_refused(there: Path, here: LabFolder, file: Path) -> None:
-    """A compressed file that is not complete, or has another bit, is refused."""
+    """A compressed file that is truncated or has a flipped bit is refused."""
     archive_run(kit.RUN, file, lab_dir=there)
     whole = file.read_bytes()
     middle = len(whole) // 2

@@ -23,7 +23,7 @@ def files(store: ArtifactStore) -> list[Path]:
 
 
 def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
-    """Bytes, streams and files are found by their digest, once, however often they are put."""
+    """Content is found by its digest and stored once, from bytes, streams and files."""
     content = os.urandom(3_000_000)
     sha256 = sha256_hex(content)
     assert not store.contains(sha256)
@@ -42,11 +42,11 @@ def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
 
 def test_a_changed_file_is_replaced(tmp_path: Path) -> None:
     """Content that is stored again replaces a changed file, and the changed file is kept."""
-    told: list[str] = []
-    store = ArtifactStore(tmp_path / "artifacts", told.append)
+    reports: list[str] = []
+    store = ArtifactStore(tmp_path / "artifacts", reports.append)
     sha256 = store.put_bytes(b"content")
     assert store.keeps(sha256)
-    assert told == []
+    assert reports == []
     store.path(sha256).write_bytes(b"CONTENT")
     assert not store.keeps(sha256)
     assert store.put_bytes(b"content") == sha256
@@ -54,14 +54,14 @@ def test_a_changed_file_is_replaced(tmp_path: Path) -> None:
     kept = list((store.root / "damaged").iterdir())
     assert {path.read_bytes() for path in kept} == {b"CONTENT"}
     assert kept[0].name.startswith(sha256)
-    assert str(kept[0]) in told[0] + told[-1]
-    assert "was changed by another program" in told[0]
+    assert str(kept[0]) in reports[0] + reports[-1]
+    assert "was changed by another program" in reports[0]
 
 
 def test_what_is_there_already_gets_a_durable_name(
     store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever wrote it may have died, or failed, before its name was synced."""
+    """A name that an earlier process wrote is synced again, since that process may have died."""
     digest = store.put_bytes(b"content")
     assert not store.keeps("0" * 64)
     synced: list[Path] = []
@@ -88,14 +88,14 @@ def test_nothing_half_written(store: ArtifactStore) -> None:
 
 def test_many_writers(store: ArtifactStore) -> None:
     """Threads that put the same content at once all succeed."""
-    found: list[str] = []
+    digests: list[str] = []
     content = b"x" * 100_000
     threads = [
-        threading.Thread(target=lambda: found.append(store.put_bytes(content))) for _ in range(8)
+        threading.Thread(target=lambda: digests.append(store.put_bytes(content))) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [sha256_hex(content)] * 8
-    assert files(store) == [store.path(found[0])]
+    assert digests == [sha256_hex(content)] * 8
+    assert files(store) == [store.path(digests[0])]

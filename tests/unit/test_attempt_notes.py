@@ -1,4 +1,4 @@
-"""The notes of attempts: what is durable of them, and what is removed with them."""
+"""The notes of attempts: which notes are durable, and which are removed with an attempt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def notes(trial: Path) -> list[str]:
 def test_a_marker_that_could_not_be_removed_durably_is_synced_again(
     trial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start is tried again after an EIO: the marker is gone then, but perhaps not on the disk."""
+    """After an EIO, the missing marker is synced again, because the disk may still have it."""
     attempt_notes.mark_not_started(trial)
     synced: list[Path] = []
 
@@ -43,24 +43,27 @@ def test_a_marker_that_could_not_be_removed_durably_is_synced_again(
 
 
 def test_an_attempt_that_never_had_notes_can_start(trial: Path) -> None:
-    """There is no folder to sync."""
+    """An attempt without a folder of notes can start."""
     attempt_notes.clear_not_started(trial)
     assert not trial.parents[1].joinpath(attempt_notes.FOLDER).exists()
 
 
 def test_unfinished_notes_of_a_killed_process_are_removed(trial: Path) -> None:
-    """They have hidden names. Those of other attempts stay."""
+    """Hidden files of a killed process are removed, and notes of other attempts stay."""
     other = trial.with_name("000017-1")
-    for each in (trial, other):
-        attempt_notes.add_restart_reason(each, "killed")
-        (name,) = [name for name in notes(trial) if name.startswith(each.name)]
+    for attempt in (trial, other):
+        attempt_notes.add_restart_reason(attempt, "killed")
+        (name,) = [name for name in notes(trial) if name.startswith(attempt.name)]
         (trial.parents[1] / attempt_notes.FOLDER / f".{name}.0123456789abcdef").write_bytes(b"[")
     attempt_notes.remove_notes(trial)
     assert notes(trial) == [".000017-1.notes.0123456789abcdef", "000017-1.notes"]
 
 
 def test_only_the_hosts_own_file_says_that_no_agent_has_begun(tmp_path: Path) -> None:
-    """It is not newer than the inputs of the trial; every file that a container makes is."""
+    """The host's file counts only if it is not newer than the trial's inputs.
+
+    Every file that a container makes is newer.
+    """
     trial = tmp_path / "000007-1"
     not_begun = trial / "state" / contract.AGENT_NOT_BEGUN_FILE
     for folder in ("in", "state"):
@@ -84,7 +87,7 @@ def test_only_the_hosts_own_file_says_that_no_agent_has_begun(tmp_path: Path) ->
 
 
 def tick_of(folder: Path) -> Callable[[], bool]:
-    """Return a check whether the kernel notes a later time than the folder's."""
+    """Return a check that the kernel's clock has moved past the folder's time."""
     probe = folder.with_name("probe")
 
     def is_later() -> bool:

@@ -1,4 +1,4 @@
-"""Benchmarks with tasks that cannot be run, and what is wrong with a checked trial."""
+"""Benchmarks with tasks that cannot run, and the findings of checked trials."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_findings(status: str, expected: str, verdict: str | None, finding: str | None) -> None:
-    """A wrong verdict, a trial that was not graded and one that did not run are told apart."""
-    trial = labledger.CheckedTrial("t", "oracle", expected, status, None, verdict)
+    """A wrong verdict, an ungraded trial and a trial that did not run are different findings."""
+    trial = labledger.results.CheckedTrial("t", "oracle", expected, status, None, verdict)
     assert trial.finding == finding
     assert trial.as_json()["finding"] == finding
 
@@ -76,21 +76,21 @@ def test_preflight_without_any_task(folder: Path) -> None:
 
 
 def test_skipping_everything(folder: Path) -> None:
-    """--skip-refused leaves no run without tasks."""
+    """A run in which --skip-refused would leave no task is refused."""
     done = run_forked("run", ALL, "--task", "steps", "--skip-refused", folder=folder)
     assert done.returncode == 2
     assert list(folder.glob(".lab")) == []
 
 
 def test_skip_refused_beside_an_experiment(tmp_path: Path) -> None:
-    """The option is for benchmarks alone."""
+    """--skip-refused is an option of benchmarks only."""
     done = run_forked("run", "experiment.yaml", "--skip-refused", folder=tmp_path)
     assert done.returncode == 2
     assert "--skip-refused: is for FORMAT:LOCATION alone" in done.stderr
 
 
 def test_init_lists_refused_tasks(folder: Path) -> None:
-    """`init --from` writes what can be run, and records the rest in the file."""
+    """`init --from` writes the tasks that can run, and records the others in the file."""
     done = run_forked("init", "--from", ALL, "mine", "--agent", "nop", folder=folder)
     assert done.returncode == 0, done.stderr
     document = yaml.safe_load((folder / "mine/experiment.yaml").read_text("utf-8"))
@@ -103,7 +103,7 @@ def test_init_lists_refused_tasks(folder: Path) -> None:
 
 
 def test_check_needs_agents_with_a_known_verdict(tmp_path: Path) -> None:
-    """An agent that is not among them is refused, and so is what is no benchmark."""
+    """An agent without a known verdict is refused, and so is a location that is not a benchmark."""
     write_task(tmp_path / "one")
     done = run_forked("check", "harbor:one", "--agent", "mine", folder=tmp_path)
     assert done.returncode == 2
@@ -114,18 +114,18 @@ def test_check_needs_agents_with_a_known_verdict(tmp_path: Path) -> None:
 
 
 def test_options_with_which_no_check_could_end(tmp_path: Path) -> None:
-    """They are refused before the first run: no repetition, and an id too long for the second."""
+    """Repetitions of zero and an id too long for a second run are refused before the first run."""
     write_task(tmp_path / "one")
     done = run_forked("check", "harbor:one", "--run-id", "r" * 93, folder=tmp_path)
     assert done.returncode == 2
     assert "--run-id: has 93 characters; a check's may have 92" in done.stderr
-    with pytest.raises(labledger.InvalidInput, match="repeats"):
+    with pytest.raises(labledger.errors.InvalidInput, match="repeats"):
         labledger.check_benchmark(f"harbor:{tmp_path / 'one'}", repeats=0)
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
 def test_agents_of_the_built_in_formats_have_known_verdicts(tmp_path: Path) -> None:
-    """Each format of this package can be checked: its reference must pass, its other agent fail."""
+    """The reference agent of each built-in format must pass, and its other agent must fail."""
     write_task(tmp_path / "one")
     agents = read_benchmark(BenchmarkReference("harbor", str(tmp_path / "one"))).agents
     assert [(agent.name, agent.expects) for agent in agents] == [

@@ -1,4 +1,4 @@
-"""What trials of agents with a known verdict show about a task."""
+"""Findings about a task from trials of agents with a known verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from benchmark_files import HUMANEVAL, write_lines
 from harbor_tasks import write_task
 
-from labledger import CheckedTrial, Finding, Remark
 from labledger.benchmarks.benchmark_variations import (
     agent_limit_s,
     grader_limit_s,
@@ -31,6 +30,7 @@ from labledger.checks.benchmark_findings import (
     task_findings,
 )
 from labledger.records.task_coverage import SkippedTask, TaskCoverage
+from labledger.results import CheckedTrial, Finding, Remark
 
 PASSED = CheckedTrial("t", "oracle", "pass", "completed", None, "pass", None, 1.0, 100, 100)
 FAILED = replace(PASSED, verdict="fail", reward=0.0)
@@ -183,20 +183,22 @@ CASES: dict[str, tuple[dict[str, Any], list[Finding | Remark], str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_findings_and_remarks(name: str) -> None:
-    """Each defect has its name, and what was seen; a task that behaves has none."""
+    """Each defect has a name and a detail; a sound task has no findings."""
     given, expected, detail = CASES[name]
-    found = list(findings_of(TaskFacts("t", limits_s=(10, 60), **given)))
-    assert [each.finding for each in found] == expected
-    assert [each.is_remark for each in found] == [isinstance(kind, Remark) for kind in expected]
-    assert detail in " ".join(each.detail for each in found)
+    findings = list(findings_of(TaskFacts("t", limits_s=(10, 60), **given)))
+    assert [finding.finding for finding in findings] == expected
+    assert [finding.is_remark for finding in findings] == [
+        isinstance(kind, Remark) for kind in expected
+    ]
+    assert detail in " ".join(finding.detail for finding in findings)
 
 
 def test_every_kind_is_named() -> None:
-    """No finding and no remark is without a case, and each becomes JSON."""
+    """Every kind of finding and remark has a case here, and each becomes JSON."""
     shown = {kind for _, kinds, _ in CASES.values() for kind in kinds}
     assert shown == {*Finding, *Remark} - {Remark.LEFT_OUT}
-    [found] = findings_of(TaskFacts("t", oracle(FAILED)["trials"]))
-    assert json.loads(json.dumps(found.as_json())) == {
+    [finding] = findings_of(TaskFacts("t", oracle(FAILED)["trials"]))
+    assert json.loads(json.dumps(finding.as_json())) == {
         "task_id": "t",
         "finding": "solution_fails",
         "agent": "oracle",
@@ -205,7 +207,7 @@ def test_every_kind_is_named() -> None:
 
 
 def test_findings_of_a_benchmark(tmp_path: Path) -> None:
-    """Twins, missing solutions and limits are those of the tasks; findings stand before remarks."""
+    """Twins, missing solutions and limits are found across tasks; findings come before remarks."""
     tasks = tmp_path / "tasks"
     write_task(tasks / "a", {"verifier": {"timeout_sec": 4.0}}, solution=None)
     write_task(tasks / "b", {"agent": {"timeout_sec": 5.0}})
@@ -224,8 +226,8 @@ def test_findings_of_a_benchmark(tmp_path: Path) -> None:
         for task_id in rows
         for trial in (PASSED, NOTHING)
     ]
-    found = task_findings(benchmark, TrialSet(trials))
-    assert [(each.task_id, each.finding) for each in found] == [
+    findings = task_findings(benchmark, TrialSet(trials))
+    assert [(finding.task_id, finding.finding) for finding in findings] == [
         ("a", Finding.NO_SOLUTION),
         ("d", Finding.NO_SOLUTION),
         ("e", Finding.NO_SOLUTION),
@@ -235,7 +237,7 @@ def test_findings_of_a_benchmark(tmp_path: Path) -> None:
 
 
 def test_tasks_that_were_left_out() -> None:
-    """Each task that the run could not have is a remark with the reason."""
+    """Each task that was left out of the run is a remark with the reason."""
     coverage = TaskCoverage(1, (SkippedTask("windows", "needs another system"),))
     (named,) = left_out(coverage)
     assert (named.task_id, named.finding, named.is_remark) == ("windows", Remark.LEFT_OUT, True)
@@ -243,7 +245,7 @@ def test_tasks_that_were_left_out() -> None:
 
 
 def test_a_benchmark_without_a_network(tmp_path: Path) -> None:
-    """No agent and no grader has one, whatever the task says; nothing else changes."""
+    """Without a network, no agent or grader has one, and nothing else changes."""
     tasks = tmp_path / "tasks"
     write_task(tasks / "plain")
     write_task(
@@ -265,7 +267,7 @@ def test_a_benchmark_without_a_network(tmp_path: Path) -> None:
 
 
 def test_a_file_that_all_tasks_share_is_no_solution_of_one(tmp_path: Path) -> None:
-    """HumanEval's solutions stand in one file, for which no image is searched."""
+    """HumanEval keeps all solutions in one file, and no image is searched for it."""
     path = write_lines(tmp_path / "h.jsonl", HUMANEVAL)
     benchmark = read_benchmark(BenchmarkReference("humaneval", str(path)))
     contents = task_contents(benchmark)

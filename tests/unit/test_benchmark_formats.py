@@ -86,11 +86,13 @@ def refused(reference: str) -> str:
     return raised.value.message
 
 
-def test_the_built_in_formats_are_those_of_the_entry_points() -> None:
-    """A checkout and an installed package have the same plug-ins; each format fits the protocol."""
+def test_built_in_formats_need_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout finds its plug-ins without installed metadata; each format fits the protocol."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    for group, names in plug_ins.OWN.items():
+        assert plug_ins.registered(group).keys() == names.keys()
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    own = {group: project["entry-points"][group] for group in plug_ins.OWN}
-    assert own == plug_ins.OWN
+    assert not plug_ins.OWN.keys() & project.get("entry-points", {}).keys()
     for name, value in plug_ins.OWN[ENTRY_POINT_GROUP].items():
         module, _, attribute = value.partition(":")
         loaded = getattr(__import__(module, fromlist=[attribute]), attribute)
@@ -99,7 +101,7 @@ def test_the_built_in_formats_are_those_of_the_entry_points() -> None:
 
 
 def test_agents_with_an_argument(install: Install) -> None:
-    """`--agent KIND:ARGUMENT` asks a format that has such agents; others have no agent of it."""
+    """`--agent KIND:ARGUMENT` selects an agent of a format that takes arguments."""
     kinds = TINY.replace("class Format:", "class Format:\n    agent_kinds = ('says',)") + (
         "\n"
         "def add_agent(self, benchmark, kind, argument):\n"
@@ -152,7 +154,7 @@ def test_an_unknown_format() -> None:
 
 
 def test_two_packages_with_one_name(install: Install) -> None:
-    """Neither is chosen, and both are named. A format of labledger is protected in the same way."""
+    """Two packages with one format name are both refused, and built-in names are protected."""
     install("first_one", "tiny", "mbpp")
     install("second_one", "tiny")
     assert "the packages first_one and second_one both have a format 'tiny'" in refused("tiny:x")
@@ -200,7 +202,7 @@ def translated(given: TranslatedBenchmark | None = None, **options: object) -> T
 
 
 def test_values_keep_their_types_through_yaml(tmp_path: Path) -> None:
-    """Text that looks like a number of YAML 1.1 or 1.2 is still text when it is read."""
+    """Text that looks like a YAML number is still text after writing and reading."""
     experiment = translated(experiment_id="12e4")
     path = store_experiment(experiment, tmp_path)
     data = load_experiment(path).data
@@ -211,7 +213,7 @@ def test_values_keep_their_types_through_yaml(tmp_path: Path) -> None:
 
 
 def test_agents_and_images_are_chosen() -> None:
-    """The agents named, each once and in their order, with only the files that they need."""
+    """The chosen agents appear once, in order, with only the files that they need."""
 
     def document(**options: object) -> dict[str, dict[str, object]]:
         text = translated(**options).files["experiment.yaml"]
@@ -242,14 +244,14 @@ def test_agents_and_images_are_chosen() -> None:
     ],
 )
 def test_what_a_format_must_not_return(changes: dict[str, object], expected: str) -> None:
-    """A benchmark that would write elsewhere, or cannot be written, is refused in a sentence."""
+    """A benchmark that would write outside its folder, or cannot be written, is refused."""
     with pytest.raises(InvalidInput) as raised:
         translated(benchmark(**changes))
     assert expected in raised.value.message
 
 
 def test_refused_tasks_are_named() -> None:
-    """A refused task that is selected prevents the run; the experiment records all of them."""
+    """A selected task that was refused prevents the run; the experiment records all of them."""
     some = benchmark(refused=(RefusedTask("b", "needs a\nsidecar"),))
     with pytest.raises(InvalidInput, match="b: needs a\nsidecar"):
         require_no_refused(some, ())
@@ -266,7 +268,7 @@ def test_refused_tasks_are_named() -> None:
 
 
 def test_very_many_refused_tasks(tmp_path: Path) -> None:
-    """However many tasks cannot be run, and why, the experiment can be read."""
+    """An experiment stays readable however many tasks are refused."""
     refused = tuple(RefusedTask(f"t{n:06}{'x' * 180}", "é" * 5000) for n in range(12_000))
     path = store_experiment(translated(benchmark(refused=refused)), tmp_path)
     skipped = resolve(load_experiment(path)).plan.dataset.skipped
@@ -275,7 +277,7 @@ def test_very_many_refused_tasks(tmp_path: Path) -> None:
 
 
 def test_a_stored_experiment_is_reused_and_not_overwritten(tmp_path: Path) -> None:
-    """The same benchmark is the same folder; a file that a person has changed is refused."""
+    """The same benchmark uses the same folder; a file that a person changed is refused."""
     path = store_experiment(translated(), tmp_path)
     before = path.stat()
     assert store_experiment(translated(), tmp_path) == path
@@ -292,7 +294,7 @@ def test_a_stored_experiment_is_reused_and_not_overwritten(tmp_path: Path) -> No
 
 
 def test_init_from_writes_an_experiment_to_edit(tmp_path: Path) -> None:
-    """The files are those of the translation, with the folder's name as the experiment's id."""
+    """`init --from` writes the translated files, and the folder's name becomes the id."""
     write_lines(tmp_path / "h.jsonl", HUMANEVAL)
     done = run_forked("init", "--from", "humaneval:h.jsonl", "mine", folder=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -317,7 +319,11 @@ def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "# schedule: 1 trial\n" in done.stdout
     assert list(tmp_path.iterdir()) == [path]
-    options = labledger.RunOptions(agents=("empty",), image="busybox", limit=2)
+    options = labledger.RunOptions(
+        source=labledger.SourceOptions(agents=("empty",)),
+        images=labledger.ImageOptions(image="busybox"),
+        selection=labledger.TrialSelection(limit=2),
+    )
     plan = labledger.plan_run(f"humaneval:{path}", options)
     assert (plan.variants, plan.total_slots) == (("empty",), 2)
     assert plan.resolved["runtime"]["image"] == "busybox"
@@ -338,12 +344,12 @@ def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_errors_leave_nothing(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
-    """Each is exit code 2 with a plain sentence, and nothing has been created."""
+    """Each error exits with 2 and a plain sentence, and creates nothing."""
     path = write_lines(tmp_path / "h.jsonl", HUMANEVAL)
     done = run_forked(*words, folder=tmp_path)
     assert done.returncode == 2
     assert expected in done.stderr
-    assert "tasks.jsonl" not in done.stderr  # That of a temporary translation.
+    assert "tasks.jsonl" not in done.stderr  # The experiment's id in a temporary translation.
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -363,7 +369,7 @@ def test_a_failed_preflight_leaves_no_benchmark(tmp_path: Path) -> None:
 
 
 def test_the_earlier_name_of_a_translated_benchmark_warns() -> None:
-    """A package with a format of its own still works with the name that the class had."""
+    """The old name of `TranslatedBenchmark` still works and warns."""
     with pytest.warns(DeprecationWarning, match="is now called TranslatedBenchmark"):
         from labledger.benchmarks.formats import Benchmark
     assert Benchmark is TranslatedBenchmark

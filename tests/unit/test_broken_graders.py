@@ -1,6 +1,7 @@
-"""An agent that breaks its grader stays in the pass rate, and what is left out is counted beside.
+"""Agents that break their graders count in the pass rate, and other failures are reported beside
+it.
 
-The rule is the view `outcome`; each test asks what users see: views, counts, summary, comparison,
+The view `outcome` has the rule. Each test asks what users see: views, counts, summary, comparison,
 report and command line.
 """
 
@@ -36,9 +37,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    _, found = query(path, sql)
-    with closing(found):
-        return list(found)
+    _, rows = query(path, sql)
+    with closing(rows):
+        return list(rows)
 
 
 def passed(path: Path) -> dict[tuple[str, str, int], int | None]:
@@ -47,7 +48,7 @@ def passed(path: Path) -> dict[tuple[str, str, int], int | None]:
 
 
 def change(path: Path, *statements: str) -> None:
-    """Give committed rows what the sample ledgers cannot."""
+    """Change committed rows in ways that the sample ledgers cannot."""
     kit.tamper(path, *statements)
 
 
@@ -68,13 +69,13 @@ def change(path: Path, *statements: str) -> None:
 def test_a_grader_that_worked_for_another_trial_was_broken_by_its_agent(
     path: Path, variants: dict[str, list[str]], expected: int | None
 ) -> None:
-    """A verdict of another trial of the task proves the grader; the verdict `error` does not."""
+    """A verdict on another trial proves that the grader works; the verdict `error` does not."""
     runs.make_run(path, variants)
     assert passed(path)["t00", "treat", 0] == expected
 
 
 def test_another_task_another_image_and_a_lost_workspace_prove_nothing(path: Path) -> None:
-    """The grader must have worked on the same task, in the same image, and must have been run."""
+    """Proof needs the same task, the same image, and a grader that ran."""
     runs.make_run(path, {"base": ["P", "P", "P", "g"], "treat": ["g", "g", "g", "g"]})
     assert [passed(path)[f"t0{n}", "treat", 0] for n in range(4)] == [0, 0, 0, None]
     slot = "SELECT schedule_idx FROM slot WHERE variant_idx = 1 AND task_idx"
@@ -87,7 +88,7 @@ def test_another_task_another_image_and_a_lost_workspace_prove_nothing(path: Pat
 
 
 def test_a_record_of_changed_programs_is_enough(path: Path) -> None:
-    """Where the evidence lists programs that the agent removed, no other trial is needed."""
+    """Evidence of programs that the agent removed is enough, without another trial."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2)
         for idx, changed in enumerate((["/bin/bash"], [])):
@@ -134,8 +135,10 @@ def test_every_view_and_every_command_has_the_same_rule(
         document = ledger.compare("run-1", options=CompareOptions())
     [compared] = document.comparisons
     assert compared.pairs == 4
-    said = {fact.name: fact.text for fact in facts(compared, document)}
-    assert said["with --errors all-as-failures"].startswith("base 25.0%, treat 12.5%, -12.5 points")
+    texts = {fact.name: fact.text for fact in facts(compared, document)}
+    assert texts["with --errors all-as-failures"].startswith(
+        "base 25.0%, treat 12.5%, -12.5 points"
+    )
     with open_ledger(path) as ledger:
         report = ledger.report("run-1")
     assert "(the usual benchmark rule): base 25.0%, treat 12.5%." in report["headline"]
@@ -143,7 +146,7 @@ def test_every_view_and_every_command_has_the_same_rule(
 
 
 def test_a_rerun_cell_and_an_earlier_time_count_as_they_stood(path: Path) -> None:
-    """A slot counts among those committed at that time, also where views are asked as of then."""
+    """A slot counts among the slots committed at that time, also in views of an earlier state."""
     clock = kit.FakeClock()
     with kit.open_writer(path, clock) as writer:
         lease = kit.begin_run(writer, 2)
@@ -160,7 +163,7 @@ def test_a_rerun_cell_and_an_earlier_time_count_as_they_stood(path: Path) -> Non
 
 
 def test_a_grader_that_works_in_a_rerun_shows_nothing_of_earlier_trials(tmp_path: Path) -> None:
-    """What failed before something was mended is left out still, and may be run again."""
+    """After a rerun with a repaired grader, earlier failures stay excluded and may run again."""
     path = rerun_ledgers.make_run(tmp_path)
     selection = RerunSelection(where="schedule_idx = 5", despite_verdict=True, because="mended")
     with LedgerReader.open(path) as reader, kit.open_writer(path) as writer:
@@ -173,7 +176,7 @@ def test_a_grader_that_works_in_a_rerun_shows_nothing_of_earlier_trials(tmp_path
 
 
 def test_the_summary_of_a_version_that_counted_each_slot_alone_is_accepted(path: Path) -> None:
-    """Its rates were other ones; rates that no version would have written are found."""
+    """Rates of an earlier version are accepted, and rates of no version are reported."""
     runs.make_run(path, {"base": ["P", "F"], "treat": ["g", "F"]})
     with LedgerReader.open(path) as reader:
         summary = build_summary(reader, "run-1")

@@ -1,6 +1,6 @@
-"""Hosts that are broken, lie, or are two: they harm their own trials alone, and are named.
+"""Hosts that are broken, send false messages or share an identity harm only their own trials.
 
-The executor and the messages are real; the hosts and the transport are made up.
+The executor and the messages are real; the hosts and the transport are simulated.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.model_calls import ModelCall, Usage
+from labledger.records.resource_use import ResourceUse
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 from labledger.trial.free_disk_space import OutputUnreadable
@@ -64,6 +65,7 @@ from labledger.trial.trial_kinds import RegradedTrial
 
 IMAGES = {"labledger/busybox:1": "sha256:" + "1" * 64, "labledger/python:3": "sha256:" + "2" * 64}
 NOW = "2026-01-01T00:00:00.000Z"
+USE = ResourceUse(block_read_bytes=0)
 LINE = f"labledger {PROTOCOL} {__version__}\n".encode()
 
 
@@ -90,7 +92,7 @@ def body(plain: object) -> bytes:
 
 
 def test_no_bytes_can_do_anything_but_be_refused(tmp_path: Path) -> None:
-    """Garbage, pickles, cut or inflated messages and wrong types are refused, with words."""
+    """Garbage, pickles, cut or inflated messages and wrong types are refused with a message."""
     bomb = pickle.dumps(Bomb(tmp_path / "was-run"))
     whole = encode(Described("session", HostState("a/00000000", "0", 1, 0), 1.0, 2.0))
     chunk = ["run", [0, 1], None, 0]
@@ -119,7 +121,7 @@ def test_no_bytes_can_do_anything_but_be_refused(tmp_path: Path) -> None:
 
 
 def test_a_message_of_another_version_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its form, the first line is read, and names the version."""
+    """The first line of any message is read and names its version."""
     with pytest.raises(BadMessage, match=r"has labledger 9\.9\.9, and this is"):
         decode(b"labledger 4 9.9.9\n\x00\x01")
     with pytest.raises(BadMessage, match=f"has labledger {__version__}, and"):
@@ -132,21 +134,23 @@ def test_a_message_of_another_version_says_which(monkeypatch: pytest.MonkeyPatch
 
 
 def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
-    """Regradings, rights, limits, numbers and texts of the environment that are no text, too."""
+    """Regradings, rights, limits, numbers and non-text values of the environment all arrive."""
     spec = trials.spec(
         environment={"KEY": "\udcff of no text"},
         runtime={"rights": "docker", "user": "root"},
         task={"runtime": {"resources": {"cpus": 0.5, "pids": "unlimited"}}},
     )
-    assert spec.settings.runtime.rights is Rights.DOCKER
-    assert spec.settings.runtime.resources.pids is None
+    assert spec.container.settings.runtime.rights is Rights.DOCKER
+    assert spec.container.settings.runtime.resources.pids is None
     defaults = spec.plan.settings.defaults
     grader = GraderPlan.from_json(defaults.phases["grader"].as_json() | {"sealed": True})
     defaults = replace(defaults, phases={**defaults.phases, "grader": grader})
     settings = replace(spec.plan.settings, defaults=defaults)
     spec = replace(spec, plan=replace(spec.plan, settings=settings))
     task = replace(spec.task, payload={"big": 2**80, "n": [1, 1.0, None, "\ud800"]})
-    stored = StoredTrial(spec.ids, {"status": "completed"}, {"evidence": {}}, {"0" * 64: b"\x00"})
+    stored = StoredTrial(
+        spec.evidence.ids, {"status": "completed"}, {"evidence": {}}, {"0" * 64: b"\x00"}
+    )
     regraded = replace(spec, task=task, kind=RegradedTrial(stored), container_may_exist=True)
     setup = RunSetup(RunKey("ledger", "run"), 1, {}, is_sealed=True, known_hosts=frozenset({"a"}))
     sent = [
@@ -167,16 +171,16 @@ def test_all_that_an_attempt_has_arrives(trials: Trials) -> None:
         assert arrived == message
         if isinstance(message, Exchange):
             for one, other in zip(arrived.attempts, message.attempts, strict=True):
-                assert one.settings == other.settings
+                assert one.container.settings == other.container.settings
                 assert repr(one) == repr(other), "numbers keep their form"
                 assert one.plan.environment == other.plan.environment
 
 
-# -- a run with hosts that are made up
+# -- a run with simulated hosts
 
 
 class MadeUpWorker:
-    """A worker that ends each attempt at once, unless it is told to hold it."""
+    """A worker that ends each attempt at once, unless a test makes it wait."""
 
     def __init__(self, name: str, store: Path, session: str = "session") -> None:
         self.name = name
@@ -224,13 +228,14 @@ class MadeUpWorker:
     def _result(self, key: AttemptKey) -> ResultMessage:
         spec = self.accepted[key]
         here = replace(spec, plan=replace(spec.plan, store_root=self.store, run_dir=self.store))
-        result = infra_error_result(here, NOW, "host_error", "made up")
+        result = infra_error_result(here.evidence, NOW, "host_error", "made up")
+        result = replace(result, resource_use=USE)
         contents = {a.sha256: a.content for a in result.artifacts if a.content is not None}
         return ResultMessage(key, json.dumps(result.as_json()).encode(), contents)
 
 
 class MadeUpCluster:
-    """Workers by address, and how the transport to them fails, once each."""
+    """Workers by address, and the failure that the transport has once for each address."""
 
     name = "made up"
 
@@ -262,7 +267,7 @@ class MadeUpCluster:
 
 
 class Run:
-    """A run on a made-up cluster of the hosts a and b, at the addresses A and B."""
+    """A run on a simulated cluster with the hosts a and b, at the addresses A and B."""
 
     def __init__(self, trials: Trials, folder: Path) -> None:
         self.trials = trials
@@ -298,7 +303,7 @@ class Run:
         return placed, executor.submit(placed)
 
     def problem(self, executor: ClusterExecutor, host: MadeUpWorker) -> str:
-        """What is wrong with a host, as soon as something is."""
+        """Return the first problem that is reported for the host."""
 
         def problems() -> list[str]:
             return [s.problem for s in executor.hosts() if s.name == host.name and s.problem]
@@ -322,11 +327,11 @@ def run(trials: Trials, tmp_path: Path) -> Run:
 
 def is_whole(future: Future[AttemptResult], spec: AttemptSpec) -> bool:
     result = future.result(PATIENCE_S)
-    return (result.ids, result.message) == (spec.ids, "made up")
+    return (result.ids, result.message, result.resource_use) == (spec.evidence.ids, "made up", USE)
 
 
 def test_a_request_replaces_the_number_of_the_run_and_its_removal_restores_it(run: Run) -> None:
-    """A run's own number limits all hosts together, also after `set --max-concurrency none`."""
+    """A run's own number limits all hosts together, and `none` removes a request's limit."""
     with run.executor(max_concurrency=3) as executor:
         wait_until(lambda: len(executor.hosts()) == 2, "both hosts")
         assert (executor.width, executor.capacity) == (3, 3)
@@ -338,8 +343,10 @@ def test_a_request_replaces_the_number_of_the_run_and_its_removal_restores_it(ru
 
 
 def test_what_its_host_has_not_got_is_taken_back_at_once(run: Run) -> None:
-    """While its image is transferred or its host is away, an attempt that is recalled or killed
-    ends, and is not delivered later; a recalled one is when it is submitted again."""
+    """An attempt that its host has not received ends at once when it is recalled or killed.
+
+    It is not delivered later unless it is submitted again.
+    """
     run.a.images, run.a.lacks = frozenset(), True
     with run.executor() as executor:
         wait_until(lambda: executor.width == 4, "both hosts")
@@ -359,7 +366,7 @@ def test_what_its_host_has_not_got_is_taken_back_at_once(run: Run) -> None:
 
 @pytest.mark.parametrize("is_away_first", [True, False])
 def test_what_may_run_on_a_host_that_is_away_is_left(run: Run, *, is_away_first: bool) -> None:
-    """A run that stops tells the attempts that no host has got from those that may run."""
+    """A stopping run separates attempts that no host received from attempts that may run."""
     run.a.holds, run.b.images, run.b.lacks = True, frozenset(), True
     with run.executor() as executor:
         wait_until(lambda: executor.width == 4, "both hosts")
@@ -376,8 +383,10 @@ def test_what_may_run_on_a_host_that_is_away_is_left(run: Run, *, is_away_first:
 
 
 def test_a_run_does_not_stop_because_a_host_is_paused(run: Run) -> None:
-    """A slot that only a paused host could take waits for as long as that is paused, and all the
-    patience longer; what no host could take stops the run while it is to be placed."""
+    """A slot that only a paused host can take waits until the pause and the patience end.
+
+    A slot that no host can ever take stops the run when it is placed.
+    """
     run.a.gpus, run.b.gpus = 1, 0
     one, two = (run.spec(idx, resources={"gpus": idx}) for idx in (1, 2))
     a_is_closed = Limits(is_closed=lambda name: name == run.a.name)
@@ -419,7 +428,7 @@ GARBAGE = {
 def test_a_host_that_cannot_be_understood_is_named_and_used_again(
     run: Run, at: type, what: str
 ) -> None:
-    """Others go on; its attempts wait for it, and it is used once it answers well again."""
+    """Other hosts continue; the broken host's attempts wait until it answers correctly again."""
     bad = GARBAGE[what]
     if at is Exchange:
         run.a.holds = True
@@ -461,7 +470,7 @@ LIES: dict[str, Callable[[ExchangeReply], ExchangeReply]] = {
 def test_a_host_that_says_what_cannot_be_is_not_used(
     run: Run, lie: Callable[[ExchangeReply], ExchangeReply]
 ) -> None:
-    """It keeps what it has, gets nothing more, and the other host has the run to itself."""
+    """A host with impossible reports keeps its trials, gets no more, and others continue."""
     run.a.holds = True
     with run.executor() as executor:
         wait_until(lambda: executor.width == 4, "both hosts")
@@ -474,7 +483,7 @@ def test_a_host_that_says_what_cannot_be_is_not_used(
 
 
 def test_a_trial_that_its_host_cannot_collect(run: Run) -> None:
-    """Its error names the host, and what to type when that is repaired."""
+    """The error of a trial that cannot be collected names the host and the command to type."""
     run.a.holds = True
     failed = (AttemptFailure((1, 1), "uncollected", "its store is broken"),)
     with run.executor() as executor:
@@ -537,6 +546,9 @@ BAD_RESULTS: dict[str, Callable[[ResultMessage], ResultMessage]] = {
     "an artifact outside": _changed(artifacts=[["../../x", 1]]),
     "an endless artifact": _changed(artifacts=[["0" * 64, 10**15]]),
     "a field more": _changed(more=1),
+    "a number of no resource": _changed(resource_use={"hours": 1}),
+    "less than nothing written": _changed(resource_use={"block_write_bytes": -1}),
+    "a list of numbers": _changed(resource_use=[1, 2]),
     "a text for a number": _changed(duration_ms="1"),
     "a number too large": _changed(duration_ms=10**30),
     "two events of one number": _changed(events=[[0, None, {}], [0, None, {}]]),
@@ -551,7 +563,7 @@ BAD_RESULTS: dict[str, Callable[[ResultMessage], ResultMessage]] = {
 def test_a_bad_result_harms_its_own_attempt_alone(
     run: Run, tmp_path: Path, spoil: Callable[[ResultMessage], ResultMessage]
 ) -> None:
-    """Nothing is written for it; its attempt waits until the host's next process has a good one."""
+    """A bad result is not stored, and its attempt waits for a good result of the next process."""
     run.a.spoil_result = lambda message: spoil(message) if message.key == (1, 1) else message
     with run.executor() as executor:
         wait_until(lambda: executor.width == 4, "both hosts")
@@ -571,7 +583,7 @@ def test_a_bad_result_harms_its_own_attempt_alone(
 
 
 def test_a_host_that_lacks_the_image_holds_one_attempt(run: Run) -> None:
-    """The others take all that they have places for, and it takes more once it has the image."""
+    """A host without an image delays one attempt; the other hosts use all their places."""
     run.a.images, run.a.lacks = frozenset(), True
     run.a.slots, run.b.slots, run.b.holds = 8, 2, True
     with run.executor() as executor:
@@ -589,7 +601,7 @@ def test_a_host_that_lacks_the_image_holds_one_attempt(run: Run) -> None:
 
 
 def test_two_machines_that_are_one_host_are_not_used(run: Run) -> None:
-    """Neither gets a trial while both live; the one that is left is used again."""
+    """Two machines with one host id get no trials until one of them is gone."""
     run.a.holds = True
     copy = MadeUpWorker(run.a.name, run.a.store, "session-of-the-copy")
     with run.executor() as executor:
@@ -609,19 +621,27 @@ def test_two_machines_that_are_one_host_are_not_used(run: Run) -> None:
 
 
 def test_a_list_of_hosts_has_neither_of_two_that_are_one(run: Run) -> None:
-    """Both are listed with what is wrong; a host that does not answer is listed by its name."""
+    """Both duplicates are listed with the problem; a silent host is listed by its name."""
     run.cluster.workers["A2"] = MadeUpWorker(run.a.name, run.a.store, "session-of-the-copy")
     silent = {"C": "c/cccccccc"}
     connection = ClusterConnection(run.cluster).open()
     try:
         names = dict.fromkeys(run.cluster.workers, "") | silent
-        found = {each.address: each for each in connection.run(connection.describe(names)).result()}
+        descriptions = {
+            description.address: description
+            for description in connection.run(connection.describe(names)).result()
+        }
     finally:
         connection.close()
-    assert [each.is_duplicate for _, each in sorted(found.items())] == [True, True, False, False]
-    assert found["B"].described is not None
-    assert (found["C"].name, found["C"].described) == ("c/cccccccc", None)
-    assert "A and A2" in (found["A"].problem or "")
+    assert [description.is_duplicate for _, description in sorted(descriptions.items())] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert descriptions["B"].described is not None
+    assert (descriptions["C"].name, descriptions["C"].described) == ("c/cccccccc", None)
+    assert "A and A2" in (descriptions["A"].problem or "")
 
 
 @pytest.mark.parametrize(
@@ -630,8 +650,8 @@ def test_a_list_of_hosts_has_neither_of_two_that_are_one(run: Run) -> None:
 def test_no_work_with_hosts_ends_because_of_what_nobody_expected(
     run: Run, at: str | type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever raises something unforeseen is told of, by the host's name, and begins again."""
-    bug = ZeroDivisionError("nobody thought of this")
+    """An unexpected error is reported with the host's name, and the work begins again."""
+    bug = ZeroDivisionError("an unforeseen error")
     times = 2
 
     def broken_once(owner: Any, name: str) -> None:
@@ -648,14 +668,14 @@ def test_no_work_with_hosts_ends_because_of_what_nobody_expected(
         run.cluster.fails += [(None if at == "addresses" else Describe, bug)] * times
     with run.executor() as executor:
         wait_until(lambda: executor.width == 4, "both hosts")
-        exchanges: Any = executor._exchanges
+        exchanges: Any = executor.exchanges
         if at is MissingInputs or at is Exchange:
             assert isinstance(at, type)
             run.cluster.fails += [(at, bug)] * times
         elif at == "deliver":
             broken_once(exchanges, "_keep_pace")
         elif at == "receive":
-            broken_once(exchanges._results, "receive")
+            broken_once(exchanges.results, "receive")
         futures = [run.submit(executor, idx) for idx in range(4)]
         assert all(is_whole(future, spec) for spec, future in futures)
         if at == "lose":
@@ -665,4 +685,4 @@ def test_no_work_with_hosts_ends_because_of_what_nobody_expected(
             executor.lose_host(run.a.name, "it burnt")
             with pytest.raises(HostLost):
                 lost.result(PATIENCE_S)
-    assert any("nobody thought of this" in each for each in run.warnings), run.warnings
+    assert any("an unforeseen error" in warning for warning in run.warnings), run.warnings

@@ -1,4 +1,4 @@
-"""Budgets: what counts, when nothing more is started, and what is said then."""
+"""Budgets: which costs count, when a run starts no more trials, and what it reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
+from coordinated_runs import plan_of
 from experiment_files import Folder
-from test_coordinator import plan_of
 
 from labledger import clock
 from labledger.errors import InvalidInput
@@ -29,12 +29,12 @@ from labledger.trial.trial_kinds import FreshTrial
 
 
 @pytest.fixture
-def told() -> list[dict[str, Any]]:
+def events() -> list[dict[str, Any]]:
     return []
 
 
-def budget(told: list[dict[str, Any]], **limits: float) -> Budget:
-    return Budget(limits, {"cost_usd": Spent(), "tokens": Spent()}, told.append, kit.PRICES)
+def budget(events: list[dict[str, Any]], **limits: float) -> Budget:
+    return Budget(limits, {"cost_usd": Spent(), "tokens": Spent()}, events.append, kit.PRICES)
 
 
 def paid(idx: int, usd: float | None) -> Any:
@@ -43,16 +43,16 @@ def paid(idx: int, usd: float | None) -> Any:
     return kit.result(idx, metrics=metrics)
 
 
-def test_a_budget_is_spent_when_it_is_reached(told: list[dict[str, Any]]) -> None:
-    """What trials spent adds up; exactly the limit is spent, and less is not."""
-    spent = budget(told, cost_usd=3)
+def test_a_budget_is_spent_when_it_is_reached(events: list[dict[str, Any]]) -> None:
+    """The spending of trials is added up, and the budget is spent when the limit is reached."""
+    spent = budget(events, cost_usd=3)
     for idx, usd in enumerate((1, 1.5)):
         spent.add(paid(idx, usd))
-    assert (spent.exhausted(), spent.message(), told) == ((), "", [])
+    assert (spent.exhausted(), spent.message(), events) == ((), "", [])
     spent.add(paid(2, 0.5))
     assert spent.exhausted() == ("cost_usd",)
     spent.report_stop(2)
-    [event] = told
+    [event] = events
     assert (event["event"], event["budget"], event["limit"]) == ("budget_spent", "cost_usd", 3)
     assert (event["in_flight"], event["spent"]["total"]) == (2, 3)
     assert event["message"] == (
@@ -61,7 +61,7 @@ def test_a_budget_is_spent_when_it_is_reached(told: list[dict[str, Any]]) -> Non
     )
     spent.add(paid(3, 0.25))
     spent.report_stop(1)
-    assert len(told) == 1
+    assert len(events) == 1
     assert spent.message() == (
         "3.25 of 3 USD are spent (--budget-usd), 0.25 of them by trials in flight when the budget "
         "was spent; resume with a larger --budget-usd to continue"
@@ -72,34 +72,34 @@ def test_a_budget_is_spent_when_it_is_reached(told: list[dict[str, Any]]) -> Non
     ("in_flight", "rest"),
     [(0, ""), (1, "; 1 trial in flight may still add to it, by their mean so far about 1 USD")],
 )
-def test_what_still_adds_is_said(told: list[dict[str, Any]], in_flight: int, rest: str) -> None:
+def test_what_still_adds_is_said(events: list[dict[str, Any]], in_flight: int, rest: str) -> None:
     """The message of a spent budget says how much the trials in flight may add."""
-    spent = budget(told, cost_usd=1)
+    spent = budget(events, cost_usd=1)
     spent.add(paid(0, 1))
     spent.report_stop(in_flight)
     start = "1 of 1 USD are spent (--budget-usd): no more trials are started"
-    assert told[0]["message"] == start + rest
+    assert events[0]["message"] == start + rest
     assert "in flight when" not in spent.message(), "nothing was added since"
 
 
-def test_what_is_used_of_a_budget_is_what_reaches_the_share(told: list[dict[str, Any]]) -> None:
-    """A share of a limit is used once it is reached; of a limit of nothing there is no share."""
-    spent = budget(told, cost_usd=1, tokens=0)
+def test_what_is_used_of_a_budget_is_what_reaches_the_share(events: list[dict[str, Any]]) -> None:
+    """A share of a limit is used once it is reached; a limit of 0 has no share."""
+    spent = budget(events, cost_usd=1, tokens=0)
     assert spent.used(0.8) == {}
     spent.add(paid(0, 0.75))
     assert spent.used(0.8) == {}
     assert list(spent.used(0.75)) == ["cost_usd"]
 
 
-def test_unknown_spending_is_told_once_and_never_nothing(told: list[dict[str, Any]]) -> None:
-    """A trial that does not say what it spent is a warning, once, if that kind is limited."""
-    spent = budget(told, cost_usd=1)
+def test_unknown_spending_is_told_once_and_never_nothing(events: list[dict[str, Any]]) -> None:
+    """A trial with unknown spending causes one warning, if that kind of spending is limited."""
+    spent = budget(events, cost_usd=1)
     spent.add(paid(0, None))
     spent.add(paid(4, 1))
     assert "; 1 trial did not report theirs;" in spent.message()
     for idx in (1, 2):
         spent.add(paid(idx, None))
-    [event] = told
+    [event] = events
     assert event["event"] == "warning"
     assert event["message"] == (
         "trial 0 does not report its cost_usd: --budget-usd counts only trials that do"
@@ -109,10 +109,10 @@ def test_unknown_spending_is_told_once_and_never_nothing(told: list[dict[str, An
     assert "; 3 trials did not report theirs;" in spent.message()
 
 
-def test_calls_in_flight_count(told: list[dict[str, Any]]) -> None:
-    """What the calls of running attempts have spent is counted, until their result replaces it."""
+def test_calls_in_flight_count(events: list[dict[str, Any]]) -> None:
+    """Spending on running attempts counts until their results replace it."""
     limit = kit.model_call().usage.total * 2
-    spent = budget(told, tokens=limit)
+    spent = budget(events, tokens=limit)
     calls = (kit.model_call(1), kit.model_call(2))
     spent.note_running({(0, 1): calls[:1]})
     assert spent.exhausted() == ()
@@ -124,7 +124,7 @@ def test_calls_in_flight_count(told: list[dict[str, Any]]) -> None:
 
 
 def attempt_at(folder: Path, idx: int, host: str = "", *, uses_models: bool = True) -> AttemptSpec:
-    """The first attempt of a slot, in whose journal there is a call."""
+    """Begin the first attempt of a slot, with a call in its journal."""
     plan = plan_of(folder, "1" * 32)
     if uses_models:
         runtime = Runtime("python:3.11", models=ModelSettings(allow={"anthropic": ("small",)}))
@@ -136,7 +136,7 @@ def attempt_at(folder: Path, idx: int, host: str = "", *, uses_models: bool = Tr
 
 
 def add_call(spec: AttemptSpec, number: int, *lines: dict[str, Any]) -> None:
-    journal = spec.folder / JOURNAL
+    journal = spec.container.folder / JOURNAL
     journal.parent.mkdir(parents=True, exist_ok=True)
     call = kit.model_call(number)
     with journal.open("a") as file:
@@ -147,7 +147,7 @@ def add_call(spec: AttemptSpec, number: int, *lines: dict[str, Any]) -> None:
 def test_calls_in_flight_are_read_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once and then every two seconds, from the journals that are on this machine."""
+    """Journals on this machine are read at once, and then every two seconds."""
     now = 0.0
     monkeypatch.setattr(clock, "monotonic", lambda: now)
     spec = attempt_at(tmp_path, 0)
@@ -168,34 +168,34 @@ def test_calls_in_flight_are_read_now_and_then(
 
 
 def test_reading_calls_takes_a_small_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a look that took a second, the next follows twenty seconds later."""
+    """If reading took one second, the next reading follows after twenty seconds."""
     times = iter([10.0, 11.0, 30.9, 31.0, 31.0])
     monkeypatch.setattr(clock, "monotonic", lambda: next(times))
     calls = CallsInFlight()
     assert [calls.look([]), calls.look([]), calls.look([])] == [{}, None, {}]
 
 
-def test_calls_of_unknown_usage_are_told(told: list[dict[str, Any]]) -> None:
+def test_calls_of_unknown_usage_are_told(events: list[dict[str, Any]]) -> None:
     """Where a call's usage is unknown, the warning and the event of the trial say so."""
-    spent = budget(told, tokens=10**9)
+    spent = budget(events, tokens=10**9)
     result = kit.with_calls(kit.result(0), kit.model_call(1), kit.model_call(2, usage=None))
     spent.add(result)
-    assert told[0]["message"] == (
+    assert events[0]["message"] == (
         "trial 0 has model calls with unknown tokens: --budget-tokens counts only the others"
     )
     assert spent.event_fields(result)["incomplete"] == ["cost_usd", "tokens"]
 
 
 def test_a_later_coordinator_knows_what_was_spent(tmp_path: Path) -> None:
-    """The budget of a run has the limits and the spending that the ledger holds."""
+    """A resumed budget has the limits and the spending that the ledger holds."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, budget={"tokens": 100.0})
         writer.commit_result(lease, kit.result(0))
         with LedgerReader.open(path) as reader:
-            found = Budget.of(reader.run(kit.RUN), reader, lambda _: None)
-    assert dict(found.limits) == {"tokens": 100.0}
-    assert found.spent["tokens"] == Spent(10, 1, 0)
+            resumed = Budget.of(reader.run(kit.RUN), reader, lambda _: None)
+    assert dict(resumed.limits) == {"tokens": 100.0}
+    assert resumed.spent["tokens"] == Spent(10, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_later_coordinator_knows_what_was_spent(tmp_path: Path) -> None:
 def test_a_limit_that_nothing_measures_is_refused(
     tmp_path: Path, limits: dict[str, float], problem: str | None
 ) -> None:
-    """A limit needs a metric of the experiment that it limits, unless there is no limit."""
+    """A limit needs a metric of the experiment to measure it."""
     folder = Folder(tmp_path)
     folder.data["metrics"] = [{"id": "tokens_out", "from": "result", "pointer": "/t"}]
     plan = folder.resolve().plan

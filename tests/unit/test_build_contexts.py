@@ -1,4 +1,4 @@
-"""What an image is built from: the files of its context, their digest, and the section `images`."""
+"""The inputs of a built image: context files, their digest, and the section `images`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def context(tmp_path: Path) -> BuildContext:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """An experiment whose image is built from the folder `env`."""
-    made = Folder(tmp_path)
-    made.data["runtime"]["image"] = "app:1"
-    made.data["images"] = {"app:1": {"context": "env"}}
-    made.write("env/Dockerfile", "FROM scratch\n")
-    return made
+    folder = Folder(tmp_path)
+    folder.data["runtime"]["image"] = "app:1"
+    folder.data["images"] = {"app:1": {"context": "env"}}
+    folder.write("env/Dockerfile", "FROM scratch\n")
+    return folder
 
 
 def write(context: BuildContext, name: str, content: str = "") -> Path:
@@ -99,20 +99,20 @@ def test_patterns_leave_out_what_docker_leaves_out(patterns: str, expected: set[
 def test_docker_py_reads_patterns_otherwise_than_docker(
     pattern: str, path: str, is_left_out: bool
 ) -> None:
-    """The patterns are read here because docker-py errs; if it errs no more, it may read them."""
+    """docker-py reads patterns differently from Docker, so labledger reads them itself."""
     assert left_out(pattern, path) == ([path] if is_left_out else [])
     assert PatternMatcher([pattern]).matches(path) is not is_left_out
 
 
 @pytest.mark.parametrize("patterns", ["!", "[a", "[z-a]"])
 def test_malformed_patterns_are_refused(patterns: str) -> None:
-    """A pattern that Docker refuses is no pattern here."""
+    """A pattern that Docker refuses is refused here, too."""
     with pytest.raises(ValueError, match="pattern"):
         IgnorePatterns.parse(patterns)
 
 
 def test_a_context_holds_what_is_not_ignored(context: BuildContext) -> None:
-    """Ignored files are not sent; a Dockerfile is, and so is a folder of a file brought back."""
+    """Ignored files are not sent, except the Dockerfile and folders of re-included files."""
     write(context, ".dockerignore", "*\n!keep/one\n!exec\n")
     for name in ("big", "keep/one", "keep/two", "other/three"):
         write(context, name)
@@ -123,7 +123,7 @@ def test_a_context_holds_what_is_not_ignored(context: BuildContext) -> None:
 
 
 def test_a_dockerfile_in_a_folder_that_is_ignored_is_sent(context: BuildContext) -> None:
-    """The Dockerfile is sent wherever it is, and its own ignore file replaces the folder's."""
+    """A Dockerfile is sent from any folder, and its own ignore file replaces the folder's."""
     write(context, "sub/my.Dockerfile", "FROM scratch\n")
     write(context, ".dockerignore", "nothing")
     write(context, "sub/my.Dockerfile.dockerignore", "sub\nDockerfile")
@@ -132,7 +132,7 @@ def test_a_dockerfile_in_a_folder_that_is_ignored_is_sent(context: BuildContext)
 
 
 def test_links_are_sent_and_not_followed(context: BuildContext) -> None:
-    """A link is part of the context as a link, wherever it leads, even in a circle."""
+    """A link is sent as a link, wherever it leads, even in a circle."""
     (context.folder / "circle").symlink_to(".")
     (context.folder / "outside").symlink_to("/etc/passwd")
     assert [members(context)[name].linkname for name in ("circle", "outside")] == [
@@ -142,7 +142,7 @@ def test_links_are_sent_and_not_followed(context: BuildContext) -> None:
 
 
 def test_a_fifo_is_refused_unless_ignored(context: BuildContext) -> None:
-    """What is neither file, folder nor link stops the build without being opened."""
+    """A FIFO in the context stops the build without being opened, unless it is ignored."""
     os.mkfifo(context.folder / "pipe")
     with pytest.raises(UnusableContext, match="pipe is neither"):
         context.digest()
@@ -151,7 +151,7 @@ def test_a_fifo_is_refused_unless_ignored(context: BuildContext) -> None:
 
 
 def test_the_digest_depends_on_what_can_change_the_image(context: BuildContext) -> None:
-    """Names, contents, kinds, target and arguments count; times, owners and most modes do not."""
+    """The digest covers names, contents, kinds, target and arguments, not times or owners."""
     path = write(context, "file", "one")
     first = context.digest()
     os.utime(path, (0, 0))
@@ -168,7 +168,7 @@ def test_the_digest_depends_on_what_can_change_the_image(context: BuildContext) 
 
 
 def test_a_context_that_changes_is_never_sent_whole(context: BuildContext) -> None:
-    """Where the content is not that of the digest, the end of the tar is missing."""
+    """If the content does not match the digest, the end of the tar is missing."""
     write(context, "file", "one")
     digest = context.digest()
     write(context, "file", "two")
@@ -214,7 +214,7 @@ def test_a_build_is_resolved_with_its_digest(folder: Folder) -> None:
 
 
 def test_builds_of_other_images_are_left_out(folder: Folder) -> None:
-    """An image that no selected trial runs in is neither digested nor part of the document."""
+    """An image that no selected trial needs is neither digested nor stored in the document."""
     folder.tasks([{"id": "a"}, {"id": "b", "image": "other"}])
     folder.data["images"]["other:latest"] = {"context": "large"}
     folder.write("large/Dockerfile", "FROM scratch\n")
@@ -225,7 +225,7 @@ def test_builds_of_other_images_are_left_out(folder: Folder) -> None:
 
 
 def test_only_the_content_of_a_build_changes_the_digest(folder: Folder) -> None:
-    """Where a context lies and how long its build may take change no result; its content may."""
+    """A build's digest depends on its content, not on its folder's place or its time limit."""
     before = folder.resolve()
     folder.write("moved/Dockerfile", "FROM scratch\n")
     folder.data["images"]["app:1"] = {"context": "moved", "timeout_s": 5}
@@ -267,7 +267,7 @@ def test_builds_that_cannot_be_are_refused(
 
 
 def test_names_that_no_built_image_can_have_are_refused(folder: Folder) -> None:
-    """A digest is no name for a build, and two names of one image are one too many."""
+    """A digest cannot name a build, and two builds cannot have one name."""
     build = {"context": "env"}
     folder.data["images"] = {"app@sha256:" + "0" * 64: build, "b": build, "b:latest": build}
     messages = [problem.message for problem in folder.problems()]

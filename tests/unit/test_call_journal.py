@@ -1,4 +1,4 @@
-"""The journal of an attempt's calls: what is durable when, and how one is taken up again."""
+"""The journal of an attempt's calls: when lines are durable, and how a gateway continues one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CALL = ModelCall(0, AT, "anthropic", "anthropic-messages", "model-a", reserved=U
 
 
 def ended(call: ModelCall) -> ModelCall:
-    """The call, answered."""
+    """Return the answered call."""
     return replace(call, state=CallState.ANSWERED, status=200, usage=Usage(1, output=2))
 
 
 def test_calls_are_read_back_as_they_ended(tmp_path: Path) -> None:
-    """What is read of a journal is what was written, and a call under way is unknown."""
+    """Calls are read as they were written, and a call without an end is unknown."""
     path = tmp_path / "models" / "calls.jsonl"
 
     async def write() -> list[ModelCall]:
@@ -51,7 +51,7 @@ def test_calls_are_read_back_as_they_ended(tmp_path: Path) -> None:
     ids=["not finite", "64 bits", "half of a pair", "deep"],
 )
 def test_only_what_the_ledger_can_hold_is_kept(tmp_path: Path, usage: dict[str, object]) -> None:
-    """Whatever a provider says, the journal is written and its calls can be committed."""
+    """A journal holds only text that the ledger can store, whatever a provider sends."""
     path = tmp_path / "calls.jsonl"
     journal = Journal.open(path)
     call = replace(ended(journal.ask(CALL)), raw_usage=usage, model_served="\udc00m", request_id="")
@@ -67,7 +67,7 @@ def test_only_what_the_ledger_can_hold_is_kept(tmp_path: Path, usage: dict[str, 
 
 @pytest.mark.parametrize("torn", [b'{"event":"ended","call":1', b"x" * 9000])
 def test_a_journal_is_taken_up_after_its_last_whole_line(tmp_path: Path, torn: bytes) -> None:
-    """What a killed gateway had half written is cut off, and numbers go on after those there."""
+    """A half-written line of a killed gateway is cut off, and numbering continues."""
     path = tmp_path / "calls.jsonl"
     journal = Journal.open(path)
     journal.ask(CALL)
@@ -106,7 +106,7 @@ def test_names_from_outside_stay_within_their_line(tmp_path: Path) -> None:
 
 
 class Disk:
-    """A disk that fails in one way until it is mended."""
+    """A disk that fails in one way until it is repaired."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
         self.is_broken, self.fault, self.failures = True, fault, 0
@@ -124,7 +124,7 @@ class Disk:
     def fdatasync(self, descriptor: int) -> None:
         if self.is_broken and self.fault == "forgetful":
             self.failures += 1
-            # As kernels do after a failed sync: what was written is gone.
+            # Like kernels, it drops written data after a failed sync.
             os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self._sync(descriptor)
@@ -134,7 +134,7 @@ class Disk:
 def test_a_disk_that_fails_for_a_moment_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """Nothing is said to be durable before it is, and then the journal is whole."""
+    """A call waits until the disk works again, and then the journal is complete."""
     path = tmp_path / "calls.jsonl"
     held: list[bool] = []
 
@@ -158,7 +158,7 @@ def test_a_disk_that_fails_for_a_moment_is_waited_for(
         journal.end(ended(late))
         await journal.sync()
         assert (journal.trouble, held[-1]) == (None, False)
-        # Read as after a crash: nothing is left to be written.
+        # Read as after a crash: no data waits to be written.
         assert [c.state for c in read_calls(path)] == [CallState.ANSWERED] * 3
         await journal.settle()
         journal.close()
@@ -169,7 +169,7 @@ def test_a_disk_that_fails_for_a_moment_is_waited_for(
 def test_a_line_that_fails_while_others_are_synced_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync that began before a write failed does not make that line durable."""
+    """A sync that began before a failed write does not make the failed line durable."""
     path = tmp_path / "calls.jsonl"
 
     async def test() -> None:
@@ -191,7 +191,7 @@ def test_a_line_that_fails_while_others_are_synced_is_written_again(
 def test_a_line_that_comes_while_others_are_written_again_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that was kept back because of trouble is in the file when a sync returns."""
+    """A line that waited because of a failure is in the file when a sync returns."""
     path = tmp_path / "calls.jsonl"
 
     async def test() -> None:
@@ -217,7 +217,7 @@ def test_a_line_that_comes_while_others_are_written_again_is_written(
 def test_a_disk_that_stays_broken_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    """After the patience calls fail, with the reason; closing says that lines were lost."""
+    """After the patience has run out, calls fail with the reason; closing reports lost lines."""
     path = tmp_path / "calls.jsonl"
 
     async def test() -> None:
@@ -252,7 +252,7 @@ def test_lines_that_cannot_be_written_are_bounded(
 
 
 def test_a_file_beside_the_journal_is_tried_again(tmp_path: Path) -> None:
-    """What is written for a call waits for the disk as the journal does."""
+    """A file beside the journal waits for the disk, as the journal does."""
 
     async def test() -> None:
         journal = Journal.open(tmp_path / "calls.jsonl", patience_s=5)
@@ -272,7 +272,7 @@ def test_a_file_beside_the_journal_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_link_is_no_journal(tmp_path: Path) -> None:
-    """A journal is never written through a link."""
+    """The journal is never written through a link."""
     (tmp_path / "calls.jsonl").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="Too many levels"):
         Journal.open(tmp_path / "calls.jsonl")

@@ -1,4 +1,4 @@
-"""Cancelled and paused slots in the coordinator, with trials that end when a test says so."""
+"""Cancelled and paused slots in the coordinator, with trials that end when a test ends them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
-from test_coordinator import CAPACITY, SLOTS, WIDTH, Run, Trials
+from coordinated_runs import CAPACITY, SLOTS, WIDTH, Run, Trials
 
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import Spent, StagedAttempt
@@ -33,7 +33,7 @@ KILLED: dict[str, Any] = {
 
 
 class Prepared(Trials):
-    """Trials of which the first `width` run, and the others wait until one of these ends."""
+    """Trials with room for `width` at once; the others wait until one ends."""
 
     def recall(self, spec: AttemptSpec) -> None:
         idx = spec.slot.schedule_idx
@@ -46,21 +46,21 @@ class Prepared(Trials):
 
 @pytest.fixture
 def run(writer: LedgerWriter, reader: LedgerReader, path: Path) -> Iterator[Run]:
-    made = Run(writer, reader, path.parent, WIDTH)
-    yield made
-    made.mirrors.close()
+    run = Run(writer, reader, path.parent, WIDTH)
+    yield run
+    run.mirrors.close()
 
 
 def statuses(reader: LedgerReader) -> list[tuple[str, str | None]]:
-    """Status and reason of each committed slot, in their order."""
+    """Return status and reason of each committed slot, in order."""
     records = reader.slot_records(kit.RUN)
-    return [(each.status.value, each.reason) for each in records]
+    return [(record.status.value, record.reason) for record in records]
 
 
 def test_a_run_of_which_all_is_cancelled_ends(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Slots that nothing ran of are committed as cancelled, although no trial is waited for."""
+    """Slots that never ran are committed as cancelled without waiting for any trial."""
     writer.add_request(kit.RUN, RequestKind.CANCEL, {"variant": ["base", "treat"]}, ANN)
     assert run.coordinator.execute()
     assert statuses(reader) == [("cancelled", f"cancelled by {ANN} (request 1)")] * SLOTS
@@ -71,7 +71,7 @@ def test_a_run_of_which_all_is_cancelled_ends(
 def test_a_killed_trial_has_not_passed(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """What ran is committed with its costs; what had ended before the kill stays as it ended."""
+    """A killed trial is committed with its costs; a trial that ended earlier keeps its result."""
     asked: list[Any] = []
 
     def ask_and_end() -> None:
@@ -95,8 +95,10 @@ def test_a_killed_trial_has_not_passed(
 def test_what_an_agent_has_done_is_graded_by_the_next_process(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A cancelled slot stays open if the run is stopped before its trial is graded: to commit it
-    would throw the agent's work away."""
+    """A cancelled slot stays open if the run stops before its trial is graded.
+
+    Committing it would discard the agent's work.
+    """
     asked: list[Any] = []
 
     def ask_and_refuse() -> None:
@@ -116,7 +118,7 @@ def test_what_an_agent_has_done_is_graded_by_the_next_process(
 def test_what_is_paused_is_passed_over_and_taken_up_again(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Slots of other variants go on, nothing of the paused one starts, and then all of it does."""
+    """While one variant is paused, other variants continue, and later all of its slots run."""
     writer.add_request(kit.RUN, RequestKind.PAUSE, {"variant": ["treat"]}, ANN)
     seen: list[list[int]] = []
 
@@ -137,7 +139,7 @@ def test_what_is_paused_is_passed_over_and_taken_up_again(
 def test_the_lowest_slots_go_first_after_pauses_that_overlap(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """What was held back longest is not passed by later slots, which would wait to be committed."""
+    """After overlapping pauses, the lowest slots go first, so no slot waits for its commit."""
     asked: list[str] = []
     pauses = {
         "first": (RequestKind.PAUSE, {"variant": ["base"]}),
@@ -170,7 +172,7 @@ def test_the_lowest_slots_go_first_after_pauses_that_overlap(
 def test_fewer_at_once_from_the_next_dispatch_on(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A smaller number ends nothing that runs, and is kept to from then on."""
+    """A smaller number at once ends no running trial, and holds from the next dispatch on."""
     writer.add_request(kit.RUN, RequestKind.SET, {"max_concurrency": 1}, ANN)
     most: list[int] = []
 
@@ -186,7 +188,7 @@ def test_fewer_at_once_from_the_next_dispatch_on(
 def test_a_slot_that_was_prepared_paused_and_then_cancelled_never_ran(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """It is ended during the pause, so that nothing waits behind it, and as one that never ran."""
+    """A prepared slot that is cancelled during a pause ends at once, as a slot that never ran."""
     run = Run(writer, reader, path.parent, WIDTH, Prepared)
     prepared = range(WIDTH, CAPACITY)
     asked: list[Any] = []
@@ -212,16 +214,20 @@ def test_a_slot_that_was_prepared_paused_and_then_cancelled_never_ran(
     assert run.coordinator.execute()
     run.mirrors.close()
     assert committed[-1] == CAPACITY
-    found = statuses(reader)
-    assert {found[idx] for idx in prepared} == {("cancelled", f"cancelled by {ANN} (request 2)")}
-    assert {status for idx, (status, _) in enumerate(found) if idx not in prepared} == {"completed"}
+    slot_statuses = statuses(reader)
+    assert {slot_statuses[idx] for idx in prepared} == {
+        ("cancelled", f"cancelled by {ANN} (request 2)")
+    }
+    assert {status for idx, (status, _) in enumerate(slot_statuses) if idx not in prepared} == {
+        "completed"
+    }
     assert verify(writer.path).findings == ()
 
 
 def test_two_people_who_stop_a_run_kill_nothing(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Each was told that trials run on; `--now` alone kills them."""
+    """Two people who stop a run kill no trial; only `--now` kills trials."""
     levels: list[int] = []
 
     def ask_or_end() -> None:
@@ -242,15 +248,16 @@ def test_two_people_who_stop_a_run_kill_nothing(
 def test_what_a_stopped_trial_has_cost_is_kept(
     run: Run, writer: LedgerWriter, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its attempt is staged, and another one follows; one that cost nothing just runs again.
+    """A stopped attempt with costs is staged and followed by another attempt.
 
-    A call that the gateway refused has cost nothing."""
+    An attempt without costs runs again. A call that the gateway refused has no cost.
+    """
     refused = kit.model_call(3, state=CallState.REFUSED, usage=None)
     calls = [kit.model_call(1), kit.model_call(2), refused]
-    told: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
 
     def cancel(spec: AttemptSpec, reason: str) -> Future[None]:
-        told[spec.slot.schedule_idx] = reason
+        outcomes[spec.slot.schedule_idx] = reason
         return run.trials.remove(spec, keep_folder=False)
 
     def ask_or_end() -> None:
@@ -268,8 +275,8 @@ def test_what_a_stopped_trial_has_cost_is_kept(
     run.when_idle = ask_or_end
     assert not run.coordinator.execute()
     killing = f"`labledger stop` of {ANN} killed its container"
-    assert set(told.values()) == {f"{killing}; its agent had begun"}
-    assert 2 in told
+    assert set(outcomes.values()) == {f"{killing}; its agent had begun"}
+    assert 2 in outcomes
     assert reader.staged(kit.RUN) == {idx: StagedAttempt(1, final=False) for idx in (0, 1)}
     result = reader.staged_result(kit.RUN, 0)
     assert result is not None
@@ -287,7 +294,7 @@ def sum_of_tokens(call: ModelCall) -> int:
 def test_a_run_without_budget_is_completed_by_cancelling_its_rest(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Nothing more would be spent: its slots end, also those that were never dispatched."""
+    """Cancelling the remaining slots completes a run whose budget is spent."""
     budget = run.commit_queue.budget
     budget.limits, budget.spent["cost_usd"] = {"cost_usd": 1.0}, Spent(2.0, 1, 0)
     writer.add_request(kit.RUN, RequestKind.CANCEL, {"variant": ["base", "treat"]}, ANN)
@@ -300,7 +307,7 @@ def test_a_run_without_budget_is_completed_by_cancelling_its_rest(
 def test_what_a_person_cancels_prunes_no_variant(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Neither here nor after a resume, which counts failures in the ledger."""
+    """Cancelled slots do not count as failures that prune a variant, also after a resume."""
     asked: list[Any] = []
 
     def ask_and_end() -> None:
@@ -313,8 +320,8 @@ def test_what_a_person_cancels_prunes_no_variant(
 
     run.when_idle = ask_and_end
     assert run.coordinator.execute()
-    found = [status for status, _ in statuses(reader)]
-    assert [idx for idx, status in enumerate(found) if status != "completed"] == [0, 2, 4]
+    slot_statuses = [status for status, _ in statuses(reader)]
+    assert [idx for idx, status in enumerate(slot_statuses) if status != "completed"] == [0, 2, 4]
     assert not run.commit_queue.pruning.is_pruned("base")
     assert set(reader.consecutive_failures(kit.RUN).values()) == {0}
 
@@ -322,7 +329,7 @@ def test_what_a_person_cancels_prunes_no_variant(
 def test_a_regrading_keeps_what_was_cancelled(
     run: Run, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """It has no trial to grade: its slot says who cancelled it, not that its variant failed."""
+    """A cancelled slot of a regrading says who cancelled it, not that its variant failed."""
     writer.add_request(kit.RUN, RequestKind.CANCEL, {"slot": [1]}, ANN)
     assert run.coordinator.execute()
     stored = StoredTrials(reader, kit.RUN)
@@ -334,7 +341,7 @@ def test_a_regrading_keeps_what_was_cancelled(
 def test_held_attempts_that_run_are_collected_once_the_engine_says_so(
     run: Run, writer: LedgerWriter, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the engine is away, a trial of an earlier coordinator seems not to have started."""
+    """While the engine is away, an earlier coordinator's trial is held, and collected later."""
     next_attempts = run.coordinator.next_attempts
     control = next_attempts.control
     request = writer.add_request(kit.RUN, RequestKind.PAUSE, {}, ANN)
@@ -344,6 +351,6 @@ def test_held_attempts_that_run_are_collected_once_the_engine_says_so(
     assert next_attempts.place(1, only_started=False, new_first=False) == []
     run.trials.going[0] = 1, Future()
     next_attempts.recheck_held()
-    assert [each.key for each in next_attempts.place(1, only_started=False, new_first=False)] == [
-        (0, 1)
-    ]
+    assert [
+        attempt.key for attempt in next_attempts.place(1, only_started=False, new_first=False)
+    ] == [(0, 1)]

@@ -1,4 +1,4 @@
-"""Canonical JSON, and the strict reader of JSON that others wrote."""
+"""Canonical JSON, and the strict reader of JSON from other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from labledger.records import canonical_json
 
 
 def test_text_is_canonical() -> None:
-    """Equal values have one text: sorted keys, no spaces, UTF-8 as it is."""
+    """Equal values have one text, with sorted keys, no spaces and plain UTF-8."""
     value = {"b": [1, 2.5, None, True], "a": "ü\n\u2028", "": {}}
     assert canonical_json.dumps(value) == '{"":{},"a":"ü\\n\u2028","b":[1,2.5,null,true]}'
     assert canonical_json.dumps(dict(reversed(value.items()))) == canonical_json.dumps(value)
@@ -25,7 +25,7 @@ def test_text_is_canonical() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_must_be_finite(value: float) -> None:
-    """What is no JSON number is never written."""
+    """Infinity and NaN are not written."""
     with pytest.raises(ValueError, match="JSON compliant"):
         canonical_json.dumps({"x": value})
 
@@ -54,7 +54,7 @@ def random_value(chance: random.Random, depth: int = 0) -> Any:
 
 
 def test_what_is_written_can_be_read() -> None:
-    """Reading undoes writing, for canonical text and for text escaped to ASCII."""
+    """Reading reverses writing, for canonical text and for text escaped to ASCII."""
     chance = random.Random(7)
     for _ in range(500):
         value = random_value(chance)
@@ -89,7 +89,7 @@ def test_what_is_written_can_be_read() -> None:
     ],
 )
 def test_what_is_refused(content: bytes, word: str) -> None:
-    """JSON that could be read in two ways, or not everywhere, is refused with what was found."""
+    """JSON that is ambiguous or not portable is refused with the offending text."""
     with pytest.raises(MalformedJson, match=word):
         canonical_json.loads(content)
 
@@ -103,12 +103,12 @@ def test_what_is_refused(content: bytes, word: str) -> None:
     ],
 )
 def test_a_name_that_cannot_be_stored_loses_no_other_member(content: bytes, value: Any) -> None:
-    """Its member is null below a readable name, and the members beside it stay as they are."""
-    found, unstorable = canonical_json.loads_storable(content)
-    assert found == value
+    """A name that cannot be stored gets a readable form and null; other members stay."""
+    loaded, unstorable = canonical_json.loads_storable(content)
+    assert loaded == value
     assert unstorable.count == 1
     assert "is a member whose name has half" in unstorable.first[0]
-    canonical_json.dump_bytes(found)
+    canonical_json.dump_bytes(loaded)
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ def test_a_name_that_cannot_be_stored_loses_no_other_member(content: bytes, valu
     ],
 )
 def test_what_is_no_json_stays_refused(content: bytes) -> None:
-    """Leniency is for values: what has no clear reading is refused as before."""
+    """Text without a clear reading is refused by the lenient reader, too."""
     with pytest.raises(MalformedJson):
         canonical_json.loads_storable(content)
 
 
 def test_values_that_cannot_be_stored_are_bounded() -> None:
-    """Many of them below a long key take no memory for their names, and a limit comes first."""
+    """Many unstorable values below a long key use little memory and reach a limit."""
     key = b"k" * 100_000
     content = b'{"' + key + b'": [' + b",".join([b"NaN"] * 5000) + b"]}"
     _, unstorable = canonical_json.loads_storable(content)

@@ -1,4 +1,4 @@
-"""`labledger compare` as it is typed: its forms, gates, report and refusals."""
+"""`labledger compare` on the command line: its formats, gates, report and refusals."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ Typed = Callable[..., Said]
 
 @pytest.fixture
 def say(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Types `labledger compare WORDS` in this process."""
+    """Type `labledger compare WORDS` in this process."""
 
     def typed(*words: object) -> Said:
         line = ["labledger", "compare", *map(str, words), "--lab-dir", str(path.parent)]
         monkeypatch.setattr(sys, "argv", line)
         with pytest.raises(SystemExit) as left:
             app.main()
-        said = capsys.readouterr()
-        return Said(left.value.code, said.out, said.err)
+        printed = capsys.readouterr()
+        return Said(left.value.code, printed.out, printed.err)
 
     return typed
 
 
 def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
-    """Rates, difference, test, power, what was left out, other counts, tasks, and a sentence."""
+    """The table has rates, difference, test, power, exclusions, other counts and a conclusion."""
     runs.make_run(path, LOST)
-    said = say("run-1")
-    assert said.code == 0, said.err
-    lines = said.out.splitlines()
+    printed = say("run-1")
+    assert printed.code == 0, printed.err
+    lines = printed.out.splitlines()
     assert lines[0] == "treat against base in run-1, on tasks like these: 9 tasks"
     rate = next(line for line in lines if line.startswith("pass rate"))
     assert rate.split() == ["pass", "rate", "100.0%", "22.2%", "-77.8", "points"]
@@ -61,30 +61,30 @@ def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
         "with --errors all-as-failures: base 90.9%, treat 18.2%, -72.7 points",
         "worse on 7 tasks: t00, t01, t02, t03, t04, t05, t06",
     ):
-        assert words in said.out
-    assert "--errors left-out" not in said.out  # It would not change a thing.
+        assert words in printed.out
+    assert "--errors left-out" not in printed.out  # It would change nothing.
     said_so = "treat is worse than base on tasks like these: 77.8 points lower (95 % CI "
     assert lines[-1].startswith(said_so)
 
 
 def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed) -> None:
-    """What another way to count shows is told, and there is nothing that it could contradict."""
+    """Without pairs, another way of counting is reported and contradicts nothing."""
     runs.make_run(path, {"base": "gggPP", "treat": "gggii"})
-    said = say("run-1")
-    assert "with --errors all-as-failures: base 40.0%, treat 0.0%, -40.0 points" in said.out
-    assert "Nothing could be compared" in said.out
-    assert "reverses the direction" not in said.out
+    printed = say("run-1")
+    assert "with --errors all-as-failures: base 40.0%, treat 0.0%, -40.0 points" in printed.out
+    assert "Nothing could be compared" in printed.out
+    assert "reverses the direction" not in printed.out
 
 
 def test_halves_that_pair_nothing_are_not_exit_code_0(path: Path, say: Typed) -> None:
-    """Two runs without a common task are named as what they may be, in every format."""
+    """Two runs without a common task exit with 3 and suggest combining them, in every format."""
     runs.make_run(path, {"base": ["P", "P", "", ""], "treat": ["F", "F", "", ""]}, "one")
     runs.make_run(path, {"base": ["", "", "P", "F"], "treat": ["", "", "F", "F"]}, "two")
     for form in ("table", "markdown", "json"):
-        said = say("one", "two", "--format", form)
-        assert said.code == 3
-        assert said.err.startswith("nothing was compared")
-    assert "`labledger compare one+two` takes them as one run" in said.out
+        printed = say("one", "two", "--format", form)
+        assert printed.code == 3
+        assert printed.err.startswith("nothing was compared")
+    assert "`labledger compare one+two` takes them as one run" in printed.out
     together = say("one+two")
     assert (together.code, together.err) == (0, "")
     assert together.out.startswith("treat against base in one+two, on tasks like these: 4 tasks")
@@ -93,9 +93,9 @@ def test_halves_that_pair_nothing_are_not_exit_code_0(path: Path, say: Typed) ->
 def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
     """The ranking with its groups, then every pair; as text, as Markdown, and as JSON."""
     runs.make_run(path, {"base": "F" * 12, "good": "P" * 12, "fair": "P" * 10 + "FF"})
-    said = say("run-1", "--all-pairs")
-    assert said.code == 0, said.err
-    lines = said.out.splitlines()
+    printed = say("run-1", "--all-pairs")
+    assert printed.code == 0, printed.err
+    lines = printed.out.splitlines()
     assert lines[0] == "3 variants of run-1 on tasks like these, in 3 pairs"
     rows = [line.split() for line in lines]
     assert [(row[0], row[-1]) for row in rows if row and row[0] in ("good", "fair")][:2] == [
@@ -103,7 +103,7 @@ def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
         ("fair", "a"),
     ]
     assert any(row[:3] == ["base", "good", "+100.0"] and row[-1] == "better" for row in rows)
-    assert "good passed more than all others but fair on tasks like these." in said.out
+    assert "good passed more than all others but fair on tasks like these." in printed.out
     markdown = say("run-1", "--all-pairs", "--format", "markdown").out
     assert "| base | 0.0% |" in markdown
     assert "| A | B | B - A | 95 % CI | p of 3 comparisons | decision |" in markdown
@@ -114,15 +114,15 @@ def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
 
 
 def test_json_is_the_document(path: Path, say: Typed) -> None:
-    """On stdout there is JSON alone, as its schema has it, and the same every time."""
+    """Stdout holds only JSON that follows its schema, and it is the same every time."""
     runs.make_run(path, {"base": ["PF", "PP", "P-"], "treat": ["FF", "PF", "PP"]})
-    said = say("run-1", "--format", "json", "--pass-at", "2,1")
-    found = json.loads(said.out)
-    json_schemas.require_valid(found, "comparison_v1")
-    assert said.out == say("run-1", "--format", "json", "--pass-at", "1,2").out
-    (compared,) = found["comparisons"]
+    printed = say("run-1", "--format", "json", "--pass-at", "2,1")
+    document = json.loads(printed.out)
+    json_schemas.require_valid(document, "comparison_v1")
+    assert printed.out == say("run-1", "--format", "json", "--pass-at", "1,2").out
+    (compared,) = document["comparisons"]
     assert [p["k"] for p in compared["a"]["pass_at"]] == [1, 2]
-    # A task of which a slot is not committed is not compared yet.
+    # A task with an open slot is not compared yet.
     assert compared["left_out"] == [
         {"side": "a", "reason": "not_committed", "pairs": 1},
         {"side": "both", "reason": "task_not_finished", "pairs": 1},
@@ -131,10 +131,10 @@ def test_json_is_the_document(path: Path, say: Typed) -> None:
 
 
 def test_markdown_is_a_table(path: Path, say: Typed) -> None:
-    """Every row has as many cells, and no name is taken for markup."""
+    """Every Markdown row has the same number of cells, and names are escaped."""
     runs.make_run(path, {"a_b": "PPF", "treat": "FFP"})
-    said = say("run-1", "--format", "markdown", "--require-not-worse", "0.1")
-    lines = said.out.splitlines()
+    printed = say("run-1", "--format", "markdown", "--require-not-worse", "0.1")
+    lines = printed.out.splitlines()
     rows = [line for line in lines if line.startswith("|")]
     assert len(rows) == 4
     assert {row.count("|") for row in rows} == {5}
@@ -145,7 +145,7 @@ def test_markdown_is_a_table(path: Path, say: Typed) -> None:
 
 
 def test_sides_may_have_different_numbers_of_replications(path: Path, say: Typed) -> None:
-    """Each row of pass@k has the values of its own k; a side without that k has none."""
+    """A row of pass@k shows only the sides with at least k replications."""
     letters = {"base": ["P"] * 4, "twice": ["PF"] * 4, "thrice": ["PPF"] * 4}
     runs.make_run(path, letters)
     single = say("run-1", "twice")
@@ -164,27 +164,29 @@ def test_sides_may_have_different_numbers_of_replications(path: Path, say: Typed
 
 
 def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
-    """The gate is named with its limit, and one that is passed says so."""
+    """A missed gate is named with its limit, and a passed gate is reported."""
     runs.make_run(path, LOST)
-    said = say("run-1", "--fail-if-worse", "0.02")
-    assert said.code == 1
+    printed = say("run-1", "--fail-if-worse", "0.02")
+    assert printed.code == 1
     assert (
         "gate missed: --fail-if-worse: treat is shown to be worse than base by more than 2.0 points"
-        in said.out
+        in printed.out
     )
-    said = say("run-1", "treat", "base", "--fail-if-worse", "0.02", "--require-not-worse", "0.02")
-    assert said.code == 0
-    assert said.out.count("gate passed: --") == 2
-    assert said.err == ""
+    printed = say(
+        "run-1", "treat", "base", "--fail-if-worse", "0.02", "--require-not-worse", "0.02"
+    )
+    assert printed.code == 0
+    assert printed.out.count("gate passed: --") == 2
+    assert printed.err == ""
 
 
 def test_equivalence_is_a_verdict_and_a_gate(path: Path, say: Typed) -> None:
-    """The verdict stands beside the decision and in JSON; a missed gate is exit code 1."""
+    """Equivalence is shown beside the decision and in JSON; a missed gate exits with 1."""
     runs.make_run(path, {"base": "PPPPPPPPPPPPF" * 30, "treat": "PPPPPPPPPPPPF" * 30})
-    said = say("run-1", "--equivalent-within", "0.05")
-    assert said.code == 0
-    assert "equivalence: treat is shown to be equivalent to base within 5.0 points" in said.out
-    assert "No difference was shown" in said.out
+    printed = say("run-1", "--equivalent-within", "0.05")
+    assert printed.code == 0
+    assert "equivalence: treat is shown to be equivalent to base within 5.0 points" in printed.out
+    assert "No difference was shown" in printed.out
     narrow = say("run-1", "--require-equivalent", "0.001", "--format", "json")
     assert narrow.code == 1
     assert "gate missed: --require-equivalent 0.001: treat is not shown to be" in narrow.err
@@ -193,14 +195,16 @@ def test_equivalence_is_a_verdict_and_a_gate(path: Path, say: Typed) -> None:
 
 
 def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
-    """It is red where the command fails: missed gates fail, tasks say their figures or are
-    skipped."""
+    """The JUnit report fails exactly where the command fails.
+
+    Missed gates fail; tasks have their figures or are skipped.
+    """
     runs.make_run(path, {"base": "PFPgP", "treat": "FPPPi"}, "one")
     runs.make_run(path, {"base": "PFPP", "treat": "PPPP"}, "two", digests={"t02": "other"})
     report = tmp_path / "reports" / "compare.xml"
-    said = say("one", "--junit", report, "--fail-if-worse", "0.5", "--require-not-worse", "0.1")
-    assert said.code == 1
-    assert (said.out + said.err).count("gate missed: --require-not-worse") == 1
+    printed = say("one", "--junit", report, "--fail-if-worse", "0.5", "--require-not-worse", "0.1")
+    assert printed.code == 1
+    assert (printed.out + printed.err).count("gate missed: --require-not-worse") == 1
     root = ET.parse(report).getroot()
     cases = {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")}
     assert cases == {
@@ -212,8 +216,8 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
         "--fail-if-worse 0.5 one:treat": [],
         "--require-not-worse 0.1 one:treat": ["failure"],
     }
-    told = {case.get("name"): case.findtext("system-out") for case in root.iter("testcase")}
-    assert told["t00"] == "base 1, treat 0, over the trials that count"
+    outputs = {case.get("name"): case.findtext("system-out") for case in root.iter("testcase")}
+    assert outputs["t00"] == "base 1, treat 0, over the trials that count"
     totals = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped")}
     assert totals == {"tests": "7", "failures": "1", "errors": "0", "skipped": "1"}
     say("one:treat", "two", "--junit", report)
@@ -221,26 +225,26 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
     assert suite.get("name") == "two:treat against one:treat"
     skipped = {case.get("name") for case in suite if case.find("skipped") is not None}
     assert skipped == {"t02", "t04"}
-    said = say("one", "--junit", tmp_path)
-    assert said.code == 2
-    assert f"could not write {tmp_path}" in said.err
+    printed = say("one", "--junit", tmp_path)
+    assert printed.code == 2
+    assert f"could not write {tmp_path}" in printed.err
 
 
 def test_gates_of_an_unfinished_run_are_not_decided(path: Path, tmp_path: Path, say: Typed) -> None:
-    """Without a gate an unfinished run is compared; with one the exit code is 3, unless missed."""
+    """An unfinished run can be compared; with a gate, it exits with 3 unless the gate is missed."""
     runs.make_run(path, {"base": "PPPPF-", "treat": "PPPPP-"})
     report = tmp_path / "compare.xml"
     assert say("run-1", "--junit", report).code == 0
-    said = say("run-1", "--fail-if-worse", "0.99", "--junit", report)
-    assert said.code == 3
-    assert "gates are decided for complete runs: run run-1 is not complete: 10 of 12" in said.err
+    printed = say("run-1", "--fail-if-worse", "0.99", "--junit", report)
+    assert printed.code == 3
+    assert "gates are decided for complete runs: run run-1 is not complete: 10 of 12" in printed.err
     [error] = ET.parse(report).getroot().iter("error")
     assert "run run-1 is not complete" in str(error.get("message"))
     assert say("run-1", "--require-not-worse", "0").code == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--format", "xml"), "expected one of table, json, markdown"),
         (("--errors", "ignored"), "expected one of as-failures, strict, left-out"),
@@ -251,18 +255,18 @@ def test_gates_of_an_unfinished_run_are_not_decided(path: Path, tmp_path: Path, 
     ],
 )
 def test_what_is_mistyped_is_exit_code_2(
-    path: Path, say: Typed, words: tuple[str, ...], told: str
+    path: Path, say: Typed, words: tuple[str, ...], message: str
 ) -> None:
-    """With the option or the side named, and nothing on stdout."""
+    """A mistyped option or side is named on stderr and exits with 2."""
     runs.make_run(path, LOST)
-    said = say("run-1", *words)
-    assert said.code == 2
-    assert told in said.err
-    assert said.out == ""
+    printed = say("run-1", *words)
+    assert printed.code == 2
+    assert message in printed.err
+    assert printed.out == ""
 
 
 def test_without_the_extra_the_command_says_what_to_install(path: Path, say: Typed) -> None:
-    """A real process of a Python without scipy: exit code 2 and the command to type."""
+    """A real process without scipy exits with 2 and prints the command to install it."""
     runs.make_run(path, LOST)
     words = ["labledger", "compare", "run-1", "--lab-dir", str(path.parent)]
     assert say(words[2]).code == 0

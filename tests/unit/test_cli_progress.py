@@ -1,4 +1,4 @@
-"""What a run's events add up to, and the lines that say it."""
+"""The progress of a run, computed from its events, and the lines that display it."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def tick(running: int, *, waiting: int, prepared: int = 0, **fields: object) -> 
 
 def view_of(*events: dict[str, Any]) -> RunProgress:
     view = RunProgress()
-    for told in events:
-        view.add(told)
+    for event in events:
+        view.add(event)
     return view
 
 
 def test_a_resumed_run_counts_from_where_it_stood() -> None:
-    """What was committed before is committed, and is no measure of this coordinator's pace."""
+    """Trials committed earlier count as committed, but not in this coordinator's pace."""
     view = view_of(STARTED)
     assert (view.committed, view.total, view.remaining_s) == (2, 10, None)
     view.add(committed(2, "completed", "pass"))
@@ -92,29 +92,29 @@ def test_the_time_left_is_shown_when_it_is_known(monkeypatch: pytest.MonkeyPatch
     few.add(finished())
     few.add(tick(1, prepared=1, waiting=0, max_concurrency=1))
     assert few.remaining_s is not None
-    few.add(idle)  # Such as where what is left is paused.
+    few.add(idle)  # Such as when the remaining slots are paused.
     assert few.remaining_s is None
 
 
 @pytest.mark.parametrize(
-    "told",
+    "event",
     [
         tick(2, waiting=0, held=True),
         run_event("budget_spent", message="0.5 of 0.4 USD are spent"),
         run_event("stopping", level=1),
     ],
-    ids=lambda told: told["event"],
+    ids=lambda event: event["event"],
 )
-def test_no_time_is_left_where_something_must_happen_first(told: dict[str, Any]) -> None:
-    """While something is paused, the budget is spent or the run stops, none is said."""
+def test_no_time_is_left_where_something_must_happen_first(event: dict[str, Any]) -> None:
+    """No remaining time is shown while a pause, a spent budget or a stop comes first."""
     view = view_of(STARTED, *(finished() for _ in range(4)), tick(2, waiting=0))
     assert view.remaining_s is not None
-    view.add(told)
+    view.add(event)
     assert view.remaining_s is None
 
 
 def test_a_changed_budget_is_shown() -> None:
-    """A limit that a request set is that of the line; one that was refused is not."""
+    """The line shows a limit that a request set, and ignores a refused request."""
     view = view_of({**STARTED, "budget": {"cost_usd": 5.0}})
     asked = {"requested_by": "ann@box", "because": None, "text": "set", "asked": "set"}
     for what, expected in (
@@ -129,7 +129,7 @@ def test_a_changed_budget_is_shown() -> None:
 
 
 def test_a_resumed_run_has_the_rates_of_all_that_is_committed() -> None:
-    """The display of a resume agrees with the table at its end, whoever committed what."""
+    """After a resume, the display has the rates of all committed trials."""
     view = view_of(STARTED)
     assert (view.rate("base"), view.rate("treat")) == ("100.0%", "–")
     assert view.all_statuses() == {"completed": 1, "grade_error": 1}
@@ -139,7 +139,7 @@ def test_a_resumed_run_has_the_rates_of_all_that_is_committed() -> None:
 
 
 def test_the_pass_rate_counts_agents_that_failed() -> None:
-    """An agent that failed has not passed; what was not its fault is in no rate."""
+    """An agent that failed has not passed; failures of the lab are in no rate."""
     view = view_of(
         STARTED,
         committed(2, "agent_error", None),
@@ -149,7 +149,7 @@ def test_the_pass_rate_counts_agents_that_failed() -> None:
 
 
 def test_the_pass_rate_is_of_what_was_scored() -> None:
-    """Slots without a verdict are in no rate, and a variant without any shows none."""
+    """Slots without a verdict are in no rate, and a variant without verdicts shows none."""
     view = view_of(
         {**STARTED, "counts": []},
         committed(2, "completed", "pass"),
@@ -185,16 +185,16 @@ def test_the_line_says_where_the_run_stands() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
-    """Every phrase of the plain line is there, whole, whatever the width of the terminal."""
+    """Every phrase of the plain line appears whole, at any width of the terminal."""
     shown = io.StringIO()
     watcher = run_display.LiveWatcher()
-    for told in (
+    for event in (
         STARTED,
         committed(2, "completed", "fail"),
         tick(3, waiting=1),
     ):
-        watcher(told)
-    Console(file=shown, width=width).print(watcher._draw())
+        watcher(event)
+    Console(file=shown, width=width).print(watcher.draw())
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     for phrase in ("3 of 10 trials saved", "3 running", "1 waiting to be saved", "0s elapsed"):
@@ -204,7 +204,7 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
 
 
 def test_the_line_says_what_is_still_cleaned_up() -> None:
-    """Folders that go while trials run are not told of, unless more wait than run; the last are."""
+    """Removals of folders are reported if more wait than trials run, and at the end of a run."""
     view = view_of(STARTED, tick(3, waiting=0, removing=4))
     assert "cleaning up" not in view.line()
     view.add(tick(3, waiting=0, removing=5))
@@ -214,7 +214,7 @@ def test_the_line_says_what_is_still_cleaned_up() -> None:
 
 
 def test_the_line_says_what_the_run_spent_of_its_budget() -> None:
-    """What earlier coordinators spent counts; a trial that never began adds nothing, not even ?."""
+    """Earlier coordinators' spending counts; a trial that never started adds nothing."""
     spent = {
         "cost_usd": {"total": 2.5, "known": 5, "unknown": 0},
         "tokens": {"total": 0, "known": 0, "unknown": 5},
@@ -229,42 +229,42 @@ def test_the_line_says_what_the_run_spent_of_its_budget() -> None:
 
 
 def test_what_was_spent_is_told_without_a_budget_too() -> None:
-    """Where nothing is known and nothing limited, nothing is said."""
+    """Without a limit and without known spending, the line has no amount."""
     view = view_of(STARTED, finished(cost_usd=0.25, tokens=None))
     assert view.line().endswith(" · 0.25 USD spent")
 
 
 def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Off a terminal, each trial that did not complete has a line of its own, on stderr."""
+    """Off a terminal, each trial that did not complete prints a line on stderr."""
     watcher = run_display.PlainWatcher()
     watcher(STARTED)
     watcher(finished("infra_error", reason="container_killed", will_retry=True))
     watcher(finished())
     watcher(run_event("warning", message="careful"))
     watcher(run_event("stopping", level=1))
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "trial 3 (treat, a): infra_error: container_killed, running it again" in told.err
-    assert "warning: careful" in told.err
-    assert "Ctrl-C again ends them now" in told.err
-    assert told.err.count("trial 3") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "trial 3 (treat, a): infra_error: container_killed, running it again" in printed.err
+    assert "warning: careful" in printed.err
+    assert "Ctrl-C again ends them now" in printed.err
+    assert printed.err.count("trial 3") == 1
 
 
 def test_a_warning_names_options_as_they_are_typed() -> None:
-    """The library's hint names parameters, and the command's hint names options."""
-    told = run_event("warning", message="run 2 at once (`max_concurrency=`)")
-    assert notable_line(told) == "warning: run 2 at once (--max-concurrency)"
+    """A hint names parameters in the library and options in the command."""
+    event = run_event("warning", message="run 2 at once (`max_concurrency=`)")
+    assert notable_line(event) == "warning: run 2 at once (--max-concurrency)"
 
 
 def test_a_resume_says_what_it_found() -> None:
-    """Whoever resumes learns what earlier coordinators had done."""
+    """A resume prints what earlier coordinators had finished."""
     line = started_line({**STARTED, "staged": 1, "begun": 3})
     assert "after 2 saved, with 1 finished and 3 trials started" in line
     assert "continues" not in started_line({**STARTED, "committed": 0})
 
 
 def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
-    """Few hosts are all named; of many, those on which nothing is placed. Failures say where."""
+    """Few hosts are all shown; of many, only hosts without trials. Failures name their host."""
 
     def host(name: str, trials: int, problem: str | None = None) -> dict[str, Any]:
         return {"host": name, "trials": trials, "slots": 8, "problem": problem}
@@ -277,9 +277,9 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
     assert "b/2: it does not answer (3 trials there) · c/3: its disk is full" in shown
     console = Console(file=io.StringIO(), width=100)
     watcher = run_display.LiveWatcher()
-    for told in (STARTED, tick(11, waiting=0, hosts=few)):
-        watcher(told)
-    console.print(watcher._draw())
+    for event in (STARTED, tick(11, waiting=0, hosts=few)):
+        watcher(event)
+    console.print(watcher.draw())
     assert "b/2: it does not answer" in console.file.getvalue()  # type: ignore[attr-defined]
     many = [*few[1:], *(host(f"n/{number}", 1) for number in range(1000))]
     view.add(tick(11, waiting=0, hosts=many))
@@ -290,10 +290,10 @@ def test_the_hosts_of_a_cluster_are_shown_with_their_trials() -> None:
 
 
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
-    """A program that reads along gets whole lines of JSON, and nothing that says nothing."""
+    """A program that reads JSON gets one whole line for each event, and no ticks."""
     watcher = run_display.JsonWatcher()
-    for told in (STARTED, tick(1, waiting=0), finished(task_id="ä\n")):
-        watcher(told)
+    for event in (STARTED, tick(1, waiting=0), finished(task_id="ä\n")):
+        watcher(event)
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["run_started", "trial_finished"]
     assert all(json.loads(line)["version"] == 1 for line in lines)
@@ -302,8 +302,8 @@ def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[st
 def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """--quiet prints warnings and nothing else."""
     watcher = run_display.QuietWatcher()
-    for told in (STARTED, finished("infra_error"), run_event("warning", message="careful")):
-        watcher(told)
+    for event in (STARTED, finished("infra_error"), run_event("warning", message="careful")):
+        watcher(event)
     assert capsys.readouterr() == ("", "warning: careful\n")
 
 
@@ -311,14 +311,14 @@ def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_went_away_does_not_end_the_run(
     watcher: type[run_display.JsonWatcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run continues when the reader of its events has gone."""
+    """A run continues when the reader of its events is gone."""
     for name in ("stdout", "stderr"):
         reading, writing = os.pipe()
         os.close(reading)
         monkeypatch.setattr(sys, name, io.TextIOWrapper(os.fdopen(writing, "wb"), "utf-8"))
     watching = watcher()
-    for told in (STARTED, finished("infra_error"), committed(2, "completed", "pass")):
-        watching(told)
+    for event in (STARTED, finished("infra_error"), committed(2, "completed", "pass")):
+        watching(event)
     sys.stdout.close()
     sys.stderr.close()
 
@@ -327,30 +327,30 @@ def test_a_reader_that_went_away_does_not_end_the_run(
     ("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (187, "3:07"), (7800, "2:10:00")]
 )
 def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
-    """Seconds, minutes and hours, without a unit where the colons say it."""
+    """Durations are seconds, minutes and hours, without a unit where colons make it clear."""
     assert clock_time(seconds) == text
 
 
 def test_no_rate_is_no_zero() -> None:
-    """A variant that was never scored has no pass rate, and one that never passed has 0."""
+    """A variant without verdicts has no pass rate; a variant that never passed has 0."""
     assert (percent(None), percent(0.0), percent(0.8333)) == ("–", "0.0%", "83.3%")
 
 
 def test_waiting_for_a_run_and_being_waited_for_are_said() -> None:
-    """Who has the run, or wants it, since when and how long that takes; no longer once it runs."""
+    """The display says who has or wants the run, and since when, until the run continues."""
     who = {"run_id": "run-1", "host": "there", "pid": 99, "since": "T0", "expires_at": "T1"}
     waiting = run_event("waiting_for_lease", **who, seconds=24.6)
     wanted = run_event("run_wanted", **who)
-    for told, facts in ((waiting, ("T0", "25s")), (wanted, ("T0", "T1"))):
-        line = notable_line(told)
+    for event, facts in ((waiting, ("T0", "25s")), (wanted, ("T0", "T1"))):
+        line = notable_line(event)
         assert line is not None
         assert all(fact in line for fact in ("process 99 on there", *facts))
-        assert view_of(told).note == line
+        assert view_of(event).note == line
     assert view_of(waiting, STARTED).note == ""
 
 
 def test_quiet_warns_who_wants_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """That the run will be taken away is a warning, also to who asked for nothing else."""
+    """With --quiet, a process that wants to take over the run still causes a warning."""
     run_display.QuietWatcher()(
         run_event("run_wanted", host="h", pid=9, since="T0", expires_at="T1")
     )

@@ -1,4 +1,4 @@
-"""The parameters and the forms of `labledger query`."""
+"""The parameters and output formats of `labledger query`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ROWS = [('ä, "b"\nc', 1.5, b"\x00\xff"), ("[bold]x[/]", None, None)]
 
 
 def test_numbers_are_numbers_and_the_rest_is_text() -> None:
-    """A parameter compares as its column does, whatever else it could mean in JSON."""
-    found = ledger_queries.parse_params(
+    """A parameter has the type of its column, whatever else its text could mean in JSON."""
+    params = ledger_queries.parse_params(
         ["a=1", "b=1.5", "c=true", "d=null", 'e="x"', "f=", "g=x=y"]
     )
-    assert found == {"a": 1, "b": 1.5, "c": "true", "d": "null", "e": '"x"', "f": "", "g": "x=y"}
+    assert params == {"a": 1, "b": 1.5, "c": "true", "d": "null", "e": '"x"', "f": "", "g": "x=y"}
 
 
 @pytest.mark.parametrize("word", ["a", "=1", "1a=2", "a b=c"])
@@ -49,7 +49,7 @@ def test_what_is_no_parameter_is_refused(word: str) -> None:
 
 
 def test_the_statement_is_given_once(tmp_path: Path) -> None:
-    """As a word or in a file, not both and not neither."""
+    """The statement comes from a word or from a file; both and neither are refused."""
     path = tmp_path / "q.sql"
     path.write_text("SELECT 1", "utf-8")
     assert ledger_queries.read_statement("SELECT 2", None) == "SELECT 2"
@@ -61,7 +61,7 @@ def test_the_statement_is_given_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_what_json_cannot_hold_is_refused(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No column is lost to another of its name, and no line is printed that is not JSON."""
+    """A repeated column name is refused, and only JSON lines are printed."""
     with pytest.raises(QueryFailed, match="more than one column called verdict") as caught:
         print_rows(("verdict", "verdict"), [("pass", "fail")], form)
     assert "AS" in str(caught.value.hint)
@@ -71,7 +71,7 @@ def test_what_json_cannot_hold_is_refused(form: str, capsys: pytest.CaptureFixtu
 
 
 def test_json_lines_and_json_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both hold every value under its column's name, bytes as hex."""
+    """`jsonl` and `json` have every value under its column's name, with bytes as hex."""
     print_rows(COLUMNS, ROWS, "jsonl")
     lines = capsys.readouterr().out.splitlines()
     print_rows(COLUMNS, ROWS, "json")
@@ -82,7 +82,7 @@ def test_json_lines_and_json_agree(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
 def test_rows_are_printed_as_they_come(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answer of any length takes no memory: each row is printed before the next but one."""
+    """Rows of a long answer are printed one by one, so memory stays flat."""
     printed: list[str] = []
 
     def rows() -> Iterator[tuple[int]]:
@@ -112,7 +112,7 @@ def test_csv_is_read_back(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing in a value is taken for markup, and off a terminal no row is folded."""
+    """Values are never markup, and off a terminal no row is folded."""
     print_rows(("a", "b"), [("[bold]x[/]", "y" * 300)], "table")
     lines = capsys.readouterr().out.splitlines()
     assert "[bold]x[/]" in lines[2]
@@ -120,15 +120,15 @@ def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_long_table_says_that_it_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    """A table stops at a thousand rows and names the forms that do not."""
+    """A table stops at a thousand rows and names the formats that do not."""
     print_rows(("n",), ((n,) for n in range(1001)), "table")
-    told = capsys.readouterr()
-    assert "999" in told.out
-    assert "1000" not in told.out
-    assert "--format csv" in told.err
+    printed = capsys.readouterr()
+    assert "999" in printed.out
+    assert "1000" not in printed.out
+    assert "--format csv" in printed.err
 
 
 def test_an_unknown_form_names_the_known() -> None:
-    """A mistyped --format says what there is."""
+    """A mistyped --format lists the known formats."""
     with pytest.raises(InvalidInput, match="table, json, jsonl, csv"):
         print_rows(("n",), [(1,)], "xml")

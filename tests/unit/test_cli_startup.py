@@ -1,4 +1,4 @@
-"""The command starts fast, and says of itself what it can."""
+"""The command starts fast, and its help is complete."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(work: str) -> None:
 
 
 def test_answers_from_a_ledger_need_nothing_that_runs_trials(tmp_path: Path) -> None:
-    """The first answer of an open ledger has loaded SQLite, and nothing that is heavy."""
+    """The first answer of an open ledger loads SQLite and no heavy library."""
     path = kit.make_ledger(tmp_path)
     work = f"from labledger.api.ledger import open_ledger\nopen_ledger({str(path)!r}).runs()"
     done = python("-c", f"{work}\nimport sys\nprint('loaded:', *sorted(sys.modules))")
@@ -142,7 +142,7 @@ leave(3)
     ids=["alone", "with a thread", "without stderr"],
 )
 def test_leaving_loses_nothing(also: str) -> None:
-    """What is buffered is written, exit handlers run, threads end, and the exit code is right."""
+    """At exit, buffers are written, exit handlers run, threads end, and the exit code is right."""
     done = python("-c", LEAVES.format(also))
     expected = "said by all and done" if "Thread" in also else "said and done"
     assert (done.returncode, done.stdout, done.stderr) == (3, expected, "")
@@ -188,7 +188,7 @@ def test_ctrl_c_during_the_start_is_a_line(tmp_path: Path, module: str) -> None:
 
 
 def test_ctrl_c_while_the_command_line_is_parsed_is_an_error() -> None:
-    """Ctrl-C while options are parsed becomes the error of every other moment."""
+    """Ctrl-C while options are parsed is handled like Ctrl-C at any other moment."""
     line = help_pages.CommandLine()
 
     @line.callback(invoke_without_command=True)
@@ -205,7 +205,7 @@ def interrupt(_value: str) -> str:
 
 
 def test_an_ignored_ctrl_c_stays_ignored(tmp_path: Path) -> None:
-    """A command in the background of a script, where Ctrl-C is ignored, is not ended by it."""
+    """A background command of a script, in which Ctrl-C is ignored, is not ended by it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTER
     )
@@ -220,7 +220,7 @@ def test_an_ignored_ctrl_c_stays_ignored(tmp_path: Path) -> None:
 
 
 def test_the_command_does_not_take_the_interpreter_apart() -> None:
-    """At its end nothing is finalized: that takes longer than most commands do."""
+    """The command exits without finalizing the interpreter, which would take too long."""
     kept = "import os, runpy, sys\nclass Kept:\n    def __del__(self, write=os.write):\n"
     kept += "        write(1, b'finalized')\nkept = Kept()\n"
     ends = "sys.argv = ['labledger', '--version']\n"
@@ -230,9 +230,9 @@ def test_the_command_does_not_take_the_interpreter_apart() -> None:
 
 
 def test_the_front_door_hands_out_functions() -> None:
-    """`run` is the function, in whatever order names are imported and parts were loaded."""
+    """`labledger.run` is the function, in any order of imports."""
     orders = (
-        "from labledger import run, resume, open_ledger, RunOptions, RunOutcome, Ledger",
+        "from labledger import run, resume, open_ledger, RunOptions, Ledger",
         "from labledger import RunOptions, open_ledger, resume, run",
         "import labledger.runner.run_start\nfrom labledger import run, resume",
     )
@@ -242,7 +242,7 @@ def test_the_front_door_hands_out_functions() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """The front door has no other names."""
+    """`labledger` has no undocumented attributes."""
     done = python("-c", "import labledger; labledger.nothing")
     assert "AttributeError: No labledger attribute nothing" in done.stderr
 
@@ -264,14 +264,14 @@ TYPED = r"(?:`|^\$ |&& |next: |^  )labledger ([a-z]+) ?(\w*)"
 
 def commands() -> dict[str, typer.main.TyperCommand]:
     """Every command by its full name, such as `db upgrade`."""
-    found = {}
+    loaded = {}
     group = program()
     for name, command in group.commands.items():  # type: ignore[attr-defined]
         for inner, below in getattr(command, "commands", {"": command}).items():
-            found[f"{name} {inner}".strip()] = below
+            loaded[f"{name} {inner}".strip()] = below
         if getattr(command, "invoke_without_command", False):
-            found[name] = command
-    return found
+            loaded[name] = command
+    return loaded
 
 
 def options(command: typer.main.TyperCommand) -> set[str]:
@@ -283,7 +283,7 @@ def options_of(param: Any) -> list[str]:
 
 
 def test_every_command_says_what_it_does() -> None:
-    """--help lists every command with a sentence, and every option of each with another."""
+    """--help describes every command and every option in a sentence."""
     shown = python("-m", "labledger", "--help").stdout
     for name, command in commands().items():
         assert f"  {name.split()[0]} " in shown
@@ -307,14 +307,14 @@ def test_commands_and_options_are_grouped() -> None:
 
 @pytest.mark.parametrize("name", ["", "run", "compare", "query", "hosts declare-lost"])
 def test_help_names_values_and_cuts_nothing(name: str) -> None:
-    """Help names no Python type, and ends no description of a command with dots."""
+    """Help shows no Python types and never cuts a description."""
     shown = python("-m", "labledger", *name.split(), "--help").stdout
     assert not re.search(r"<\w*(?:str|int|float|path|list)\b", shown, re.IGNORECASE)
     assert "..." not in shown.replace("[ARGS]...", "").replace("{SIDES}...", "")
 
 
 def test_every_command_that_is_told_to_be_typed_exists() -> None:
-    """Whatever a hint of the code or a script calls `labledger …` is a command."""
+    """Every `labledger …` in a hint or script is an existing command."""
     sources = [*(CHECKOUT / "labledger").rglob("*.py"), *(CHECKOUT / "scripts").iterdir()]
     texts = [path.read_text("utf-8") for path in sources if path.is_file()]
     known = commands()

@@ -1,4 +1,4 @@
-"""Tables on terminals of every width: no name, number or time is broken across lines."""
+"""Tables on terminals of any width never break a name, number or time."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ def test_no_value_is_broken(content: Content, width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_long_run_id_is_not_broken(width: int) -> None:
-    """A run's id is as long as its experiment's and 21 characters more."""
+    """The longest run id is not broken."""
     run_id = "swe-rename-keyword-arguments-of-functions-20261120-093150-4cc5"
-    found = runs()
-    rows = [[run_id, *row[1:]] for row in found.rows]
-    assert any(run_id in line for line in drawn(Content(found.columns, rows, found.right), width))
+    listed = runs()
+    rows = [[run_id, *row[1:]] for row in listed.rows]
+    assert any(run_id in line for line in drawn(Content(listed.columns, rows, listed.right), width))
 
 
 def test_a_wide_table_is_one_line_a_row_where_there_is_room() -> None:
-    """At 200 columns nothing is folded, and columns keep three spaces between them."""
+    """At 200 columns nothing is folded, and columns have three spaces between them."""
     lines = drawn(outcome(), 200)
     assert len(lines) == 4
     assert lines[0].startswith("variant" + " " * 33 + "trials   scored   pass")
 
 
 def test_sentences_are_wrapped_beside_names() -> None:
-    """A message takes the room that is left, not three characters a line."""
+    """A message uses the remaining width."""
     text = "the grader ended with status 3 before it had written a score, as it did before"
     content = Content(("run_id", "message"), [[RUN_IDS[0], text]], frozenset())
     lines = drawn(content, 80)
@@ -77,7 +77,7 @@ def test_sentences_are_wrapped_beside_names() -> None:
 
 
 def test_a_first_column_too_wide_stands_above_the_others() -> None:
-    """The numbers of a long name are below it, in columns as everybody's."""
+    """The numbers of a row with a long name are below the name, in the usual columns."""
     lines = [line.rstrip() for line in drawn(outcome(), 60)]
     assert lines[0] == "variant"
     assert lines[3] == NAMES[0]
@@ -85,7 +85,7 @@ def test_a_first_column_too_wide_stands_above_the_others() -> None:
 
 
 def test_columns_that_fit_nowhere_are_a_list_of_fields() -> None:
-    """Thirty columns at 80 are thirty lines, each with its name."""
+    """Thirty columns at width 80 become thirty lines, each with its name."""
     lines = drawn(wide(), 80)
     assert [line.split() for line in lines[1:3]] == [
         ["column_0", "value-0"],
@@ -96,7 +96,7 @@ def test_columns_that_fit_nowhere_are_a_list_of_fields() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, 4])
 def test_plain_tables_are_drawn_as_rich_draws_them(rows: int) -> None:
-    """Off a terminal a table is the same text without rich, whatever its cells hold."""
+    """Off a terminal, a table is the same with and without rich."""
     chance = random.Random(rows)
     words = ("", "a", "nightly run", "12", "é", "–", "漢字", "x" * 90, "-0.5", "─", "[bold]")
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""What `--on` takes, and the certificates that make it safe."""
+"""The values of `--on`, and the certificates that protect a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from labledger.hosts.dask_host import LESS_WATCHING
 from labledger.hosts.host_identity import FOLDER_VARIABLE, default_folder
 from labledger.hosts.host_messages import StorePlace
 from labledger.runner.run_hosts import given_cluster
-from labledger.runner.run_options import RunOptions
+from labledger.runner.run_options import Placement, RunOptions
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_cluster_file_with_a_mistake_is_refused(tmp_path: Path, text: str, pro
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "large", "nested"])
 def test_a_cluster_file_is_a_small_regular_file(tmp_path: Path, kind: str) -> None:
-    """A FIFO does not hang the command, and a device does not fill its memory."""
+    """A FIFO or device in place of a cluster file is refused without reading it."""
     file = tmp_path / "cluster.yaml"
     if kind == "fifo":
         os.mkfifo(file)
@@ -116,8 +116,7 @@ def test_a_cluster_file_is_a_small_regular_file(tmp_path: Path, kind: str) -> No
 def test_the_nesting_limit_of_the_library_is_worded_as_our_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyYAML 6.0.4 reads ahead and refuses deep nesting before labledger counts it. The messages
-    for cluster files and experiments are the same as with earlier versions."""
+    """Deep nesting gets the same message, whether PyYAML or labledger refuses it."""
 
     def parse(text: str, **_: object) -> Iterator[yaml.Event]:
         mark = yaml.Mark("", 1000, 0, 1000, None, None)
@@ -138,7 +137,7 @@ def test_the_nesting_limit_of_the_library_is_worded_as_our_own(
     "text", ["address: tcp://127.0.0.1:1", "{address: 'tcp://h:1', insecure: true}", "cluster: X"]
 )
 def test_keys_of_models_are_sent_by_tls_alone(tmp_path: Path, text: str) -> None:
-    """Also where everything else may go without it; a class makes its own TLS."""
+    """Keys of models need TLS even with --insecure; a cluster class makes its own TLS."""
     file = tmp_path / "cluster.yaml"
     document = json.dumps(yaml.safe_load(text) | {"model_keys": "coordinator"})
     file.write_text(document)
@@ -156,7 +155,7 @@ def test_keys_of_models_are_sent_by_tls_alone(tmp_path: Path, text: str) -> None
 def test_tls_without_certificates_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is connected, with what to do; Dask's own configuration counts as files."""
+    """TLS without certificates is refused before any connection; Dask's configuration counts."""
     cluster = Cluster.read("tls://127.0.0.1:1")
     with pytest.raises(InvalidInput, match="no files are given") as refused:
         cluster.security()
@@ -174,7 +173,7 @@ def test_tls_without_certificates_is_refused_at_once(
 
 
 def test_paths_of_a_cluster_file_start_at_its_folder(tmp_path: Path) -> None:
-    """TLS files and the hosts' folder are found from wherever a command is run."""
+    """Paths in a cluster file are relative to its folder."""
     file = tmp_path / "cluster.yaml"
     file.write_text("{cluster: X, tls: {ca: a, cert: b, key: c}, host: {slots: 3, folder: hosts}}")
     cluster = Cluster.read(str(file))
@@ -196,7 +195,7 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_user_without_a_home_folder_names_folders(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The host's folder must be named; nothing is cached; `~` is the first letter of a name."""
+    """Without a home folder, the host folder must be named, and `~` is the name of a folder."""
     with pytest.raises(InvalidInput, match=FOLDER_VARIABLE):
         default_folder()
     assert lab_folder.cache_folder() is None
@@ -208,13 +207,13 @@ def test_a_user_without_a_home_folder_names_folders(
 
 
 def test_the_home_folder_of_an_unknown_user_is_a_name() -> None:
-    """A cluster file there is a file that is missing, not a traceback."""
-    given = given_cluster(RunOptions(on="~nosuchuser/cluster.yaml"))
+    """A cluster file below an unknown user's home is reported as missing."""
+    given = given_cluster(RunOptions(placement=Placement(on="~nosuchuser/cluster.yaml")))
     assert given == str(Path.cwd() / "~nosuchuser" / "cluster.yaml")
 
 
 def test_each_role_gets_a_certificate_of_the_authority(tmp_path: Path) -> None:
-    """Every certificate is signed by the authority, keys are secret, and no file is replaced."""
+    """The authority signs every certificate, keys are secret, and no file is replaced."""
     files = cluster_file.make_certificates(tmp_path)
     for role in cluster_file.ROLES:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
@@ -227,7 +226,7 @@ def test_each_role_gets_a_certificate_of_the_authority(tmp_path: Path) -> None:
 
 
 def test_a_cluster_file_may_name_an_object_store(tmp_path: Path) -> None:
-    """The address and what fsspec needs to open it are taken as they are."""
+    """The address and the fsspec options of an object store are kept unchanged."""
     file = tmp_path / "cluster.yaml"
     store = "{url: 's3://bucket/folder', options: {endpoint_url: 'https://s3.example'}}"
     file.write_text(f"{{address: 'tls://h:1', object_store: {store}}}")
@@ -236,7 +235,7 @@ def test_a_cluster_file_may_name_an_object_store(tmp_path: Path) -> None:
 
 
 def test_a_cluster_class_gets_the_files_for_tls_by_the_configuration(tmp_path: Path) -> None:
-    """What starts processes elsewhere, such as `SSHCluster`, hands Dask's configuration on."""
+    """Cluster classes that start remote processes pass the TLS files on in Dask's configuration."""
     cluster_file.make_certificates(tmp_path / "tls")
     file = tmp_path / "cluster.yaml"
     names = {"ca": "tls/ca.pem", "cert": "tls/worker.pem", "key": "tls/worker-key.pem"}
@@ -262,14 +261,14 @@ def test_a_cluster_class_gets_the_files_for_tls_by_the_configuration(tmp_path: P
     ],
 )
 def test_workers_watch_themselves_less(name: str, default: object, ours: object) -> None:
-    """Dask's profiler, which has crashed a worker, is off, and the event loop is rarely checked."""
+    """Dask's profiler, which crashed a worker once, is off, and the loop is checked rarely."""
     assert dask.config.get(name) == default
     with dask.config.set(LESS_WATCHING):
         assert dask.config.get(name) == ours
 
 
 def test_a_cluster_class_needs_a_permission(tmp_path: Path) -> None:
-    """Its arguments can start any program: the user allows the class with exactly these."""
+    """A cluster class needs the user's permission for exactly its arguments."""
     evil = tmp_path / "evil.py"
     evil.write_text(f"open({str(tmp_path / 'acted')!r}, 'w').close()")
     arguments = {"n_workers": 0, "preload": [str(evil)], "dashboard_address": None}
@@ -297,7 +296,7 @@ def test_a_cluster_class_needs_a_permission(tmp_path: Path) -> None:
 
 
 def test_dasks_cluster_over_ssh_can_be_named(tmp_path: Path) -> None:
-    """Dask has it as a function, and no other function of a library can be named."""
+    """`SSHCluster`, which is a function, can be named; other functions are refused."""
     file = tmp_path / "cluster.yaml"
     file.write_text("{cluster: distributed.SSHCluster, arguments: {hosts: []}}")
     granted.allow(file)

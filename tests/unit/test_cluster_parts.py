@@ -1,4 +1,4 @@
-"""The parts of a cluster that need neither an engine nor Dask."""
+"""The parts of a cluster that work without an engine and without Dask."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import errno
 import json
 import os
 import random
+import re
 import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_trials import Trials
 from waiting import wait_until
 
 from labledger.execution.host_state import HostState, Limits, Needs, capacity_of
-from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import GradingMode
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import ResourceOverrides, Resources
+from labledger.experiment.staged_files import StagedFile
 from labledger.experiment.trial_settings import VariantSettings
 from labledger.files.partial_files import DigestMismatch, PartialFile
 from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCapacity, choose_host
@@ -32,12 +34,14 @@ from labledger.hosts.host_messages import (
     Described,
     Exchange,
     Kill,
+    ReadChunk,
     Removal,
     RunKey,
+    RunRequest,
     RunSetup,
 )
 from labledger.hosts.host_run_folder import ResultOutbox
-from labledger.hosts.message_bytes import decode, encode
+from labledger.hosts.message_bytes import BadMessage, decode, encode
 from labledger.records.attempt_result import Artifact, AttemptResult
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
@@ -57,7 +61,7 @@ def host(name: str, slots: int = 2, busy: int = 0, **more: object) -> HostState:
 
 
 def test_a_file_that_arrives_in_pieces_is_checked(tmp_path: Path) -> None:
-    """Repeated and misplaced pieces change nothing, and only the right content gets the name."""
+    """Repeated and misplaced pieces change nothing, and only the right content gets its name."""
     content = bytes(range(256)) * 10
     target = tmp_path / "deep" / "file"
     partial = PartialFile(tmp_path / "incoming" / "part", target)
@@ -79,7 +83,7 @@ def test_a_file_that_arrives_in_pieces_is_checked(tmp_path: Path) -> None:
 def test_a_file_that_the_disk_refuses_arrives_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a sync that failed, a later one would succeed without the content: nothing is kept."""
+    """After a failed sync, the file is fetched again from the beginning."""
     target = tmp_path / "file"
     partial = PartialFile(tmp_path / "incoming" / "part", target)
     partial.append(0, b"content")
@@ -124,8 +128,28 @@ def test_the_outbox_gives_back_what_was_put(tmp_path: Path) -> None:
     assert (list(outbox.keys()), outbox.get((3, 2))) == ([], None)
 
 
+def test_wrong_values_in_messages_are_named() -> None:
+    """A message with a value of another type is refused with the path of the value."""
+    file = StagedFile("a", "b" * 64, 3, executable=True)
+    setup = RunSetup(RunKey("ledger", "run"), 1, {"agent": (file,)}, is_sealed=False)
+    text: Any = "1"
+    wrong_file = {"agent": (file, replace(file, size=text))}
+    wrong_messages = {
+        "ReadChunk.key[1]: found str; expected int": ReadChunk("s", setup.run, (1, text), None, 0),
+        "RunRequest.setup.epoch: found str; expected int": RunRequest(
+            "s", replace(setup, epoch=text)
+        ),
+        'RunRequest.setup.files.agent[1].size: expected an integer, found "1"': RunRequest(
+            "s", replace(setup, files=wrong_file)
+        ),
+    }
+    for problem, message in wrong_messages.items():
+        with pytest.raises(BadMessage, match=re.escape(f"cannot be read: {problem}")):
+            decode(encode(message))
+
+
 def test_messages_show_nothing_of_what_they_hold() -> None:
-    """A transport that logs the bytes of a message shows none of its texts."""
+    """The representation of a message shows none of its texts."""
     reply = Described("a-session-to-be-hidden", host("a"), 1.0, 2.0)
     assert b"to-be-hidden" not in encode(reply)
     assert decode(encode(reply)) == reply
@@ -134,7 +158,7 @@ def test_messages_show_nothing_of_what_they_hold() -> None:
 
 
 def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trials) -> None:
-    """Also with settings of their own, and from message to message; other plans stay apart."""
+    """Attempts of one plan share it after the transfer, also across messages."""
     first, second = trials.spec("true"), trials.spec("false", environment={"KEY": "hidden"})
     setup = RunSetup(RunKey("ledger", "run"), 1, {}, False)
     specs = (first, replace(first, attempt=2), second)
@@ -142,20 +166,22 @@ def test_attempts_arrive_whole_and_share_the_plan_that_they_shared(trials: Trial
     for _ in range(2):
         arrived = decode(encode(message))
         assert arrived == message
-        assert [spec.settings for spec in arrived.attempts] == [spec.settings for spec in specs]
+        assert [spec.container.settings for spec in arrived.attempts] == [
+            spec.container.settings for spec in specs
+        ]
         plans = [spec.plan for spec in (*arrived.attempts, decode(encode(first)))]
         assert plans[0] is plans[1] is plans[3]
         assert plans[2] == second.plan != first.plan
 
 
 def test_a_host_is_chosen_by_image_then_free_slots_then_workspace(trials: Trials) -> None:
-    """Of hosts with a free slot, one with the image wins, then the freest, then the workspace."""
+    """Among hosts with a free slot, the image decides, then free slots, then the workspace."""
     spec = trials.spec()
-    image = frozenset({spec.image_id})
+    image = frozenset({spec.container.image_id})
     workspace = frozenset({"w"})
 
     def chosen(*hosts: HostState, **taken: int) -> str | None:
-        return choose_host(spec, hosts, taken, ["w"])
+        return choose_host(spec.container, hosts, taken, ["w"])
 
     assert chosen(host("a"), host("b", busy=1), host("c", busy=2)) == "a"
     assert chosen(host("a"), host("b"), a=1) == "b"
@@ -172,28 +198,32 @@ def test_a_host_is_chosen_by_image_then_free_slots_then_workspace(trials: Trials
 
 
 def test_gpus_are_asked_of_the_host_by_every_container(trials: Trials) -> None:
-    """A trial goes to a host with as many GPUs as any of its containers gets; `all` is one."""
+    """A trial needs a host with as many GPUs as its largest container; `all` counts as one."""
     spec = trials.spec()
 
     def chosen(gpus: str | int, *hosts: HostState) -> str | None:
-        asked = replace(spec.settings.runtime, resources=Resources(gpus=gpus))
-        settings = VariantSettings(replace(spec.settings, runtime=asked))
-        return choose_host(replace(spec, plan=replace(spec.plan, settings=settings)), hosts, {}, [])
+        asked = replace(spec.container.settings.runtime, resources=Resources(gpus=gpus))
+        settings = VariantSettings(replace(spec.container.settings, runtime=asked))
+        return choose_host(
+            replace(spec, plan=replace(spec.plan, settings=settings)).container, hosts, {}, []
+        )
 
     assert chosen(2, host("a", gpus=1), host("b", gpus=2, busy=1)) == "b"
     assert chosen(2, host("a", gpus=1)) is None
     assert chosen("all", host("a", gpus=0), host("b", gpus=1)) == "b"
     assert chosen(4, host("a", gpus=None)) == "a", "it is not known that it has none"
     grader = replace(
-        spec.settings.grading, mode=GradingMode.SEPARATE, resources=ResourceOverrides(gpus=2)
+        spec.container.settings.grading,
+        mode=GradingMode.SEPARATE,
+        resources=ResourceOverrides({"gpus": 2}),
     )
-    trial = replace(spec.settings, grading=grader)
+    trial = replace(spec.container.settings, grading=grader)
     assert Needs.of_trial(trial).gpus == 2
     assert str(Needs(2, 1 << 30, 1)) == "2 CPUs, 1.0 GiB of memory, 1 GPU"
 
 
 def test_gpus_are_counted_as_the_engine_and_the_driver_know_them(tmp_path: Path) -> None:
-    """Devices that the engine lists, else the driver's; unknown if only a runtime is there."""
+    """GPUs come from the engine's list or the driver; with only a runtime the count is unknown."""
     none, driver = tmp_path / "none", tmp_path / "gpus"
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (driver / name).mkdir(parents=True)
@@ -206,7 +236,7 @@ def test_gpus_are_counted_as_the_engine_and_the_driver_know_them(tmp_path: Path)
 
 
 def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:
-    """What a host is allowed is counted from its own last reply, whatever the clocks show."""
+    """A grant is counted from the host's own last reply, whatever the clocks show."""
     link = HostLink("a")
     assert link.grant_until(time.monotonic() + 30) is None
     link.record_contact(1_000_000.0)
@@ -218,7 +248,7 @@ def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:
 
 
 def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
-    """It is told at once, once to each process, and may start nothing when it knows."""
+    """A lost host learns of it at once, once for each process, and starts no more trials."""
     link, setup, soon = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False), time.monotonic()
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     link.record_contact(5.0)
@@ -229,17 +259,17 @@ def test_a_lost_host_is_granted_nothing(trials: Trials) -> None:
     assert link.may_start
     link.lost_because = "unplugged"
     assert link.has_orders(stopping=False)
-    told = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
-    assert (told.is_lost, told.grant_until, told.attempts) == (True, None, ())
+    exchange = link.next_exchange(setup, soon + 7200, stopping=False, with_orders=True)
+    assert (exchange.is_lost, exchange.grant_until, exchange.attempts) == (True, None, ())
     assert link.may_start, "it may not know yet"
-    link.record_delivery(told)
+    link.record_delivery(exchange)
     assert not link.may_start
     link.connect("address", Described("another-process", host("a"), 5.0, 5.0))
     assert link.has_orders(stopping=False)
 
 
 def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> None:
-    """An attempt that was delivered to an earlier process must be known to the next one."""
+    """A new process learns which attempts an earlier process of its host had received."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     for idx in (2, 1):
@@ -249,8 +279,8 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
     assert (len(first.attempts), first.is_marked, first.delivered_before) == (1, False, frozenset())
     link.record_delivery(first)
     assert link.connect("address", Described("another", host("a"), 5.0, 5.0)) == [(1, 1)]
-    for each in link.pending.values():
-        each.is_ready = True
+    for order in link.pending.values():
+        order.is_ready = True
     again = link.next_exchange(setup, 0.0, stopping=False, with_orders=True)
     assert (len(again.attempts), again.is_marked, again.mark) == (
         2,
@@ -263,7 +293,7 @@ def test_a_next_process_is_told_what_the_last_had_accepted(trials: Trials) -> No
 
 
 def test_a_recall_goes_with_the_attempt_to_each_process_of_its_host(trials: Trials) -> None:
-    """An attempt that may have been delivered takes the order along until it is submitted again."""
+    """A recall is sent with its attempt until the attempt is submitted again."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     pending = link.pending[7, 1] = Pending(trials.spec(), Future(), is_ready=True)
@@ -284,7 +314,7 @@ def test_a_recall_goes_with_the_attempt_to_each_process_of_its_host(trials: Tria
 
 
 def test_no_time_is_granted_without_the_orders_to_start_less(trials: Trials) -> None:
-    """A question that overtakes a recall must not let start what is recalled."""
+    """A question that overtakes a recall grants no time to start the recalled attempt."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     link.record_contact(5.0)
@@ -302,7 +332,7 @@ def test_no_time_is_granted_without_the_orders_to_start_less(trials: Trials) -> 
 
 
 def test_an_order_given_again_is_not_taken_for_delivered(trials: Trials) -> None:
-    """A recall that was dropped and ordered again while it was delivered is delivered again."""
+    """A recall that was withdrawn and repeated during its delivery is delivered again."""
     link, setup = HostLink("a"), RunSetup(RunKey("l", "run"), 1, {}, False)
     link.connect("address", Described("session", host("a"), 5.0, 5.0))
     spec = trials.spec()
@@ -316,7 +346,7 @@ def test_an_order_given_again_is_not_taken_for_delivered(trials: Trials) -> None
 
 
 def test_limiters_that_share_permits_take_turns() -> None:
-    """Runs share a host's slots: a free one goes to the run with fewer trials, if it may start."""
+    """A free slot goes to the run with fewer trials, if that run may start one."""
     permits, order = RunPermits(1), []
     first, second, closed = (StartLimiter(1, permits=permits) for _ in range(3))
     closed.allow_until(0)
@@ -351,7 +381,7 @@ def test_limiters_that_share_permits_take_turns() -> None:
 
 
 def test_a_host_needs_a_grant_to_start_trials_alone() -> None:
-    """Without a grant a host starts nothing, and still collects what has ended."""
+    """A host without a grant starts no trial, and still collects ended trials."""
     limiter = StartLimiter(1, clock=time.monotonic, owns_attempts=True)
     limiter.allow_until(0)
     assert (limiter.may_start, limiter.starting_allowed) == (False, True)
@@ -364,7 +394,7 @@ def test_a_host_needs_a_grant_to_start_trials_alone() -> None:
 
 
 def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
-    """Slots that wait for a host stop the run once the others have ended, and are named."""
+    """Slots that wait for a host stop the run when no other slot can run, and are named."""
     gone, works = HostLink("gone/1"), HostLink("works/2")
     gone.pending = {(idx, 1): Pending(trials.spec(), Future()) for idx in (4, 7)}
     works.connect("address", Described("session", host("works/2"), 0.0, 0.0))
@@ -386,9 +416,9 @@ def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
 
 
 def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
-    """A limit of attempts for each host, and hosts that are paused, hold until they are ended."""
+    """Limits of hosts and paused hosts hold until they are lifted."""
     spec, room = trials.spec(), HostCapacity()
-    links, images = [HostLink(f"{name}/1") for name in "ab"], frozenset({spec.image_id})
+    links, images = [HostLink(f"{name}/1") for name in "ab"], frozenset({spec.container.image_id})
     for link in links:
         link.connect("address", Described("s", host(link.name, 4, images=images), 1.0, 1.0))
         link.record_contact(1.0)
@@ -396,8 +426,8 @@ def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
 
     def place_all() -> list[str]:
         placed = []
-        while (chosen := room.choose(spec)) is not None:
-            chosen.reserved[len(chosen.reserved), 1] = spec.image_id
+        while (chosen := room.choose(spec.container)) is not None:
+            chosen.reserved[len(chosen.reserved), 1] = spec.container.image_id
             room.update(chosen)
             placed.append(chosen.name)
         return sorted(placed)
@@ -419,20 +449,24 @@ def test_hosts_take_no_more_than_they_may(trials: Trials) -> None:
 
 
 def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
-    """After any changes, totals and the chosen host are as if all hosts were looked at."""
+    """The incremental totals always match a full count of all hosts."""
     spec, host_capacity, chance = trials.spec(), HostCapacity(), random.Random(7)
     links = [HostLink(f"{name}/1") for name in "abcdef"]
 
     def rank(link: HostLink) -> tuple[bool, bool, float]:
         assert link.state is not None
         used = max(link.taken, link.state.busy)
-        return used >= link.state.slots, not link.has_image(spec.image_id), used / link.state.slots
+        return (
+            used >= link.state.slots,
+            not link.has_image(spec.container.image_id),
+            used / link.state.slots,
+        )
 
     for number in range(400):
         link = chance.choice(links)
         match chance.randrange(6):
             case 0:
-                images = frozenset({spec.image_id} if chance.randrange(2) else ())
+                images = frozenset({spec.container.image_id} if chance.randrange(2) else ())
                 slots, busy = chance.randrange(4), chance.randrange(3)
                 state = host(link.name, slots, busy, cpus=number % 3, images=images)
                 link.connect("address", Described("s", state, 1.0, 1.0))
@@ -444,30 +478,30 @@ def test_rooms_are_those_of_a_count_of_all_hosts(trials: Trials) -> None:
             case 3 if link.pending:
                 link.pending.popitem()
             case _:
-                if (chosen := host_capacity.choose(spec)) is not None:
+                if (chosen := host_capacity.choose(spec.container)) is not None:
                     link = chosen
-                    has_image = link.has_image(spec.image_id)
-                    assert has_image or not link.awaits_image(spec.image_id)
+                    has_image = link.has_image(spec.container.image_id)
+                    assert has_image or not link.awaits_image(spec.container.image_id)
                     link.pending[number, 1] = Pending(spec, Future(), is_ready=has_image)
         host_capacity.update(link)
-        usable = [each for each in links if each.problem is None]
-        slots = {each.name: each.state.slots for each in usable if each.state}
-        room = [each for each in usable if each.taken < capacity_of(slots[each.name])]
-        image = spec.image_id
-        free = [each for each in room if each.has_image(image) or not each.awaits_image(image)]
-        taken = {each.name: each.taken for each in links}
-        best = choose_host(spec, [each.state for each in free if each.state], taken, [])
-        chosen = host_capacity.choose(spec)
+        usable = [link for link in links if link.problem is None]
+        slots = {link.name: link.state.slots for link in usable if link.state}
+        room = [link for link in usable if link.taken < capacity_of(slots[link.name])]
+        image = spec.container.image_id
+        free = [link for link in room if link.has_image(image) or not link.awaits_image(image)]
+        taken = {link.name: link.taken for link in links}
+        best = choose_host(spec.container, [link.state for link in free if link.state], taken, [])
+        chosen = host_capacity.choose(spec.container)
         assert (chosen is None) == (best is None)
         if chosen is not None and best is not None:
-            # Of hosts that are equal in everything but their names, any may be chosen.
+            # Hosts that differ only in their names are equally good.
             assert chosen in free
-            assert rank(chosen) == rank(next(each for each in links if each.name == best))
+            assert rank(chosen) == rank(next(link for link in links if link.name == best))
         assert host_capacity.has_room == bool(room)
         assert (host_capacity.slots, host_capacity.capacity) == (
             sum(slots.values()),
             sum(map(capacity_of, slots.values())),
         )
         assert host_capacity.blocked == sum(
-            each.taken for each in links if each.problem is not None
+            link.taken for link in links if link.problem is not None
         )

@@ -1,4 +1,4 @@
-"""The rates of single variants, where tasks come in clusters or have unequal numbers of trials."""
+"""Rates of single variants with clustered tasks or unequal numbers of trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SWEBENCH = (231, 75, 44, 34, 32, 22, 22, 19, 10, 8, 2, 1)
 
 
 def test_pooled_rates_of_clusters_hold_what_they_say() -> None:
-    """With Verified's repositories, which differ by a standard deviation of .7 (logits)."""
+    """Intervals for clusters like SWE-bench Verified's repositories have their stated coverage."""
     chance = np.random.default_rng(9)
     names = np.repeat(np.arange(len(SWEBENCH)), SWEBENCH)
     truth = float(special.expit(chance.normal(0.6, 0.7, 1_000_000)).mean())
@@ -27,8 +27,8 @@ def test_pooled_rates_of_clusters_hold_what_they_say() -> None:
         level = chance.normal(0.6, 0.7, len(SWEBENCH))[names]
         groups = [[float(x)] for x in chance.random(len(names)) < special.expit(level)]
         for kind, clusters in (("tasks", None), ("clusters", names.astype(str).tolist())):
-            found = rates.pooled_rate(groups, 0.95, clusters)
-            held[kind] += (found.low or 0) <= truth <= (found.high or 1)
+            pooled = rates.pooled_rate(groups, 0.95, clusters)
+            held[kind] += (pooled.low or 0) <= truth <= (pooled.high or 1)
     assert held["clusters"] / draws >= 0.92
     assert held["tasks"] / draws < 0.7
 
@@ -49,7 +49,7 @@ def bounds_of(outcomes: dict[str, Any]) -> tuple[float, float]:
 
 
 def test_outcomes_of_reports_and_pages_know_the_clusters(path: Path) -> None:
-    """Forty tasks of eight repositories tell a rate as eight tasks do, in every output."""
+    """Forty tasks in eight repositories count like eight tasks, in every output."""
     run_with_clusters(path)
     with open_ledger(path) as ledger, view_servers.serving(path.parent) as server:
         (base, _) = ledger.report("run-1")["variants"]
@@ -63,7 +63,7 @@ def test_outcomes_of_reports_and_pages_know_the_clusters(path: Path) -> None:
 
 
 def test_a_report_takes_clusters_that_only_its_options_name(path: Path) -> None:
-    """`--cluster` widens the intervals of the outcomes, as it does those of comparisons."""
+    """`--cluster` widens the intervals of outcomes as it widens the intervals of comparisons."""
     payloads = {f"t{n:02d}": {"repo": f"r{n // 5}"} for n in range(40)}
     base = ["P" if n < 20 else "F" for n in range(40)]
     comparison_ledgers.make_run(path, {"base": base, "treat": base}, payloads=payloads)
@@ -75,7 +75,7 @@ def test_a_report_takes_clusters_that_only_its_options_name(path: Path) -> None:
 
 
 def test_who_is_ahead_is_said_by_the_rates_that_decide(path: Path) -> None:
-    """Trials say that base is ahead, tasks say that treat is: the comparison weighs tasks alike."""
+    """The comparison weighs tasks equally, so treat can lead although base passed more trials."""
     comparison_ledgers.make_run(path, {"base": ["PPPPPPPP", "F", "F"], "treat": ["PFFF", "P", "F"]})
     with view_servers.serving(path.parent) as server:
         ahead, decision, *_ = server.document("/runs/run-1")["sentences"]["ahead"]

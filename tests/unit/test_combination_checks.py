@@ -122,12 +122,12 @@ OF_EXPERIMENTS = {"sealed in same", "user of the image", "user with rights", "un
 
 @pytest.mark.parametrize("case", [name for name in CASES if name not in OF_EXPERIMENTS])
 def test_refused_in_a_task(folder: Folder, case: str) -> None:
-    """The same combination in a task is one problem of its line; other tasks are valid."""
+    """A bad combination in a task is one problem of its line, and other tasks are valid."""
     runtime, grader, field, message = CASES[case]
     if grader.get("mode"):
         folder.data["benchmark"]["grader"]["mode"] = grader["mode"]
-    own = runtime | ({"grader": grader} if grader else {})
-    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": own}])
+    with_grader = runtime | ({"grader": grader} if grader else {})
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": with_grader}])
     (problem,) = folder.task_problems()
     assert (Path(problem.where).name, problem.line) == ("tasks.jsonl", 2)
     assert problem.field == f"runtime.{field}"
@@ -135,24 +135,24 @@ def test_refused_in_a_task(folder: Folder, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "message"),
+    ("settings", "message"),
     [({"agent": {"user": "app"}}, "become root and read"), ({"user": "1000"}, "starts as 1000")],
     ids=str,
 )
 def test_a_task_whose_users_do_not_fit_rights(
-    folder: Folder, own: JsonObject, message: str
+    folder: Folder, settings: JsonObject, message: str
 ) -> None:
-    """A task's own users are refused where Docker's rights would undo what they protect."""
+    """A task's users are refused if Docker's rights would undo their protection."""
     folder.data["runtime"] |= {"rights": "docker", "user": "root"}
     folder.data["benchmark"]["grader"] |= {"sealed": True}
-    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": own}])
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": settings}])
     problems = folder.task_problems()
     assert [problem.line for problem in problems] == [2] * len(problems)
     assert any(message in problem.message for problem in problems)
 
 
 def test_rights_are_the_experiments_alone(folder: Folder) -> None:
-    """No task and no variant can ask for more rights than the experiment."""
+    """Only the experiment can grant rights; tasks and variants cannot."""
     folder.tasks([{"id": "own", "runtime": {"rights": "docker"}}])
     (problem,) = folder.task_problems()
     assert "rights" in problem.message
@@ -161,7 +161,7 @@ def test_rights_are_the_experiments_alone(folder: Folder) -> None:
 
 
 def test_a_task_cannot_hide_what_the_experiment_shows(folder: Folder) -> None:
-    """Staged files of a grader that is not hidden would be visible to the task's agent."""
+    """A task cannot hide a grader's staged files if the experiment shows them."""
     folder.tasks([{"id": "own", "runtime": {"grader": {"mode": "delivered"}}}])
     (problem,) = folder.task_problems()
     assert problem.field == "runtime.grader.mode"

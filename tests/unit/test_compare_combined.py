@@ -1,4 +1,4 @@
-"""Several runs taken as one in comparisons: `RUN1+RUN2`, over real ledgers."""
+"""Comparisons of several runs as one, `RUN1+RUN2`, over real ledgers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARDED = {"digest": "5" * 64}
 
 
 def half(letters: list[str], parity: int) -> list[str]:
-    """The letters of every second task."""
+    """Return the letters of every second task."""
     return [group if n % 2 == parity else "" for n, group in enumerate(letters)]
 
 
@@ -40,34 +40,36 @@ def make_shards(path: Path, **changes: Any) -> None:
 
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
-        found = ledger.compare(*sides, options=CompareOptions(**options))
-    json_schemas.require_valid(found.as_json(), "comparison_v1")
-    return found
+        document = ledger.compare(*sides, options=CompareOptions(**options))
+    json_schemas.require_valid(document.as_json(), "comparison_v1")
+    return document
 
 
 def only(path: Path, *sides: str, **options: Any) -> Compared:
-    (found,) = compare(path, *sides, **options).comparisons
-    return found
+    (comparison,) = compare(path, *sides, **options).comparisons
+    return comparison
 
 
 @pytest.mark.parametrize("estimand", list(Estimand))
 def test_shards_are_compared_as_the_whole_run_is(path: Path, estimand: Estimand) -> None:
-    """Figures, decisions, tasks and what is left out are those of the run done at once."""
+    """Combined shards have the same figures, decisions, tasks and exclusions as one whole run."""
     make_shards(path)
     whole = only(path, "whole", estimand=estimand)
-    found = only(path, "s1+s2", estimand=estimand)
-    assert found.tasks == 8
-    assert [side.run_id for side in found.a.runs] == ["s1", "s2"]
-    assert found.a.grading is None
-    named = {"run_id": "s1+s2", "grading": None, "runs": found.a.runs}
-    assert replace(whole.a, **named) == found.a
-    assert replace(whole.b, **named) == found.b
-    assert replace(whole, a=found.a, b=found.b) == found
-    assert only(path, "s2+s1", "base", "treat", estimand=estimand).difference == found.difference
+    comparison = only(path, "s1+s2", estimand=estimand)
+    assert comparison.tasks == 8
+    assert [side.run_id for side in comparison.a.runs] == ["s1", "s2"]
+    assert comparison.a.grading is None
+    named = {"run_id": "s1+s2", "grading": None, "runs": comparison.a.runs}
+    assert replace(whole.a, **named) == comparison.a
+    assert replace(whole.b, **named) == comparison.b
+    assert replace(whole, a=comparison.a, b=comparison.b) == comparison
+    assert (
+        only(path, "s2+s1", "base", "treat", estimand=estimand).difference == comparison.difference
+    )
 
 
 def test_runs_of_several_days_add_replications(path: Path) -> None:
-    """The trials of a task are those of all runs; what is left out is counted in each."""
+    """Combined runs add their trials of each task, and count the exclusions of each run."""
     declared = {"digest": "d" * 64, "resolved": {"design": {"planned_runs": 2}}}
     runs.make_run(path, {"base": "PPF", "treat": "FiF"}, "mon", **declared)
     runs.make_run(path, {"base": "PFF", "treat": "FPF"}, "tue", **declared)
@@ -84,21 +86,21 @@ def test_runs_of_several_days_add_replications(path: Path) -> None:
 
 
 def test_metrics_and_two_combinations_are_compared(path: Path) -> None:
-    """Either side may be several runs, and any metric is that of all their trials."""
+    """Either side may combine runs, and any metric uses all of their trials."""
     for number, run_id in enumerate(("a1", "a2", "b1", "b2")):
         parity = number % 2
         letters = half(["P"] * 6, parity)
         values = [[10.0 * task + 5 * (number > 1)] if letters[task] else [] for task in range(6)]
         runs.make_run(path, {"base": letters}, run_id, numbers={"base": values})
-    found = only(path, "a1+a2", "b1+b2", metric="tokens")
-    assert found.labels == ("a1+a2:base", "b1+b2:base")
-    assert found.tasks == 6
-    assert found.difference is not None
-    assert found.difference.value == 5
+    comparison = only(path, "a1+a2", "b1+b2", metric="tokens")
+    assert comparison.labels == ("a1+a2:base", "b1+b2:base")
+    assert comparison.tasks == 6
+    assert comparison.difference is not None
+    assert comparison.difference.value == 5
 
 
 def test_what_differs_between_the_runs_is_said(path: Path) -> None:
-    """Runs of another experiment are taken as one with a warning that names each difference."""
+    """Combined runs of different experiments cause a warning that names each difference."""
     document: dict[str, Any] = {
         "experiment": {"id": "demo"},
         "dataset": {"suite_id": "s", "split_id": "t", "digest": "1"},
@@ -117,14 +119,14 @@ def test_what_differs_between_the_runs_is_said(path: Path) -> None:
     runs.make_run(path, letters, "one", resolved=document, digest="1" * 64)
     runs.make_run(path, letters, "two", resolved=other, digest="2" * 64, digests={"t01": "new"})
     runs.make_run(path, letters, "three", resolved=document, digest="1" * 64)
-    found = only(path, "one+two")
-    (warning,) = found.warnings
+    comparison = only(path, "one+two")
+    (warning,) = comparison.warnings
     assert warning.startswith("two is not the same experiment as one: agent.py changed")
     assert "design.replications was 1 and is 2" in warning
     assert "1 task was changed: t01" in warning
-    # A task that is not the same in both is not compared at all.
-    assert [row.task_id for row in found.by_task if row.pairs] == ["t00", "t02"]
-    assert {left.reason for left in found.left_out} == {"task_changed"}
+    # A task that differs between the runs is not compared.
+    assert [row.task_id for row in comparison.by_task if row.pairs] == ["t00", "t02"]
+    assert {left.reason for left in comparison.left_out} == {"task_changed"}
     assert only(path, "one+three").warnings == ()
     # Documents of an early version may lack sections.
     runs.make_run(path, letters, "four", digest="4" * 64)
@@ -134,7 +136,7 @@ def test_what_differs_between_the_runs_is_said(path: Path) -> None:
 
 
 def test_no_trial_is_taken_twice(path: Path) -> None:
-    """A run that is named twice, or on both sides with one variant, is refused."""
+    """A run that is named twice, or is on both sides with one variant, is refused."""
     make_shards(path)
     for words, message in (
         (["s1+s1"], "s1 twice"),
@@ -152,7 +154,7 @@ def test_no_trial_is_taken_twice(path: Path) -> None:
 
 
 def test_a_view_says_which_runs_are_of_one_experiment(path: Path) -> None:
-    """Runs with one digest are listed with their shards, and with the name that combines them."""
+    """The view lists runs with the same digest, their shards, and the combined name."""
     filters = {"tasks": [], "variants": [], "limit": None}
     for number, run_id in enumerate(("s1", "s2"), 1):
         shard = {"number": number, "of": 2}
@@ -173,7 +175,7 @@ def test_a_view_says_which_runs_are_of_one_experiment(path: Path) -> None:
 
 
 def test_the_tables_of_several_runs_are_exported_as_one(path: Path, tmp_path: Path) -> None:
-    """CSV and Parquet have the rows of both runs; mirrors are those of one run each."""
+    """Exported tables have the rows of both runs; mirrors belong to one run each."""
     make_shards(path)
     with open_ledger(path) as ledger:
         [one] = ledger.export("s1", "trials", tmp_path / "one.csv", format="csv")

@@ -1,4 +1,4 @@
-"""What is said of runs that can still grow, or have grown, after someone looked at them."""
+"""Comparisons of runs that can still grow, or that grew after a look."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ AHEAD = {"base": "F" * 6 + "P" * 14 + "-" * 20, "treat": "P" * 20 + "-" * 20}
 
 
 def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
-    """What a fixed-sample test calls better is not called so at an interim look."""
+    """A difference that a fixed-sample test would show is not shown at an interim look."""
     runs.make_run(path, AHEAD)
-    (found,) = compare(path, "run-1").comparisons
+    (comparison,) = compare(path, "run-1").comparisons
     a, b = [(0.0,)] * 6 + [(1.0,)] * 14, [(1.0,)] * 20
     assert paired_rates.of_tasks(a, b, ALL).p < 0.05
-    assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
-    assert found.test is not None
-    assert found.test.name == paired_means.BETTING
-    assert found.test.p > 0.05
+    assert (comparison.validity, comparison.decision.verdict) == ("anytime", "not_shown")
+    assert comparison.test is not None
+    assert comparison.test.name == paired_means.BETTING
+    assert comparison.test.p > 0.05
     with open_ledger(lab_dir=path.parent) as ledger:
         headline = ledger.report("run-1")["headline"]
     assert "better" not in headline
@@ -53,44 +53,48 @@ def test_an_unfinished_run_is_decided_by_a_sequence_alone(path: Path) -> None:
 
 
 def test_much_evidence_is_shown_before_a_run_is_finished(path: Path) -> None:
-    """Thirty tasks to none are enough for a sequence."""
+    """Thirty tasks to none are enough evidence for a confidence sequence."""
     runs.make_run(path, {"base": "F" * 30 + "-" * 5, "treat": "P" * 30 + "-" * 5})
-    (found,) = compare(path, "run-1").comparisons
-    assert found.decision.verdict == "better"
-    assert found.detectable is None
+    (comparison,) = compare(path, "run-1").comparisons
+    assert comparison.decision.verdict == "better"
+    assert comparison.detectable is None
 
 
 def test_metrics_and_suites_are_not_decided_before_a_run_is_finished(path: Path) -> None:
-    """There is no interval that holds at all looks, so there is none, and gates are missed."""
+    """Metrics and suites have no interval valid at all looks, so none is shown and gates fail."""
     numbers = {"base": [[float(n % 3)] for n in range(30)], "treat": [[9.0 + n] for n in range(30)]}
     letters = {"base": "P" * 20 + "-" * 10, "treat": "P" * 20 + "-" * 10}
     runs.make_run(path, letters, numbers=numbers)
     metric = compare(path, "run-1", metric="tokens", lower_is_better=True, fail_if_worse=1e9)
     suite = compare(path, "run-1", estimand=Estimand.SUITE)
     for document in (metric, suite):
-        (found,) = document.comparisons
-        assert (found.validity, found.decision.verdict, found.test) == ("none", "not_shown", None)
-        assert found.difference is not None
-        assert found.difference.low is None
-        assert "not decided before the runs are finished" in found.decision.text
+        (comparison,) = document.comparisons
+        assert (comparison.validity, comparison.decision.verdict, comparison.test) == (
+            "none",
+            "not_shown",
+            None,
+        )
+        assert comparison.difference is not None
+        assert comparison.difference.low is None
+        assert "not decided before the runs are finished" in comparison.decision.text
     assert not metric.gates[0].passed
     assert metric.as_json()["comparisons"][0]["validity"] == "none"
 
 
 def test_a_part_of_a_cluster_does_not_count_yet(path: Path) -> None:
-    """A sequence counts clusters of which every slot is committed, as shares of the largest."""
+    """A sequence counts only clusters without open slots, as shares of the largest cluster."""
     payloads = {f"t{n:02d}": {"repo": str(n // 4)} for n in range(40)}
     runs.make_run(
         path, {"base": "F" * 22 + "-" * 18, "treat": "P" * 22 + "-" * 18}, payloads=payloads
     )
-    (found,) = compare(path, "run-1", cluster="task.repo").comparisons
-    assert (found.tasks, found.clusters) == (20, 5)
-    reasons = {left.reason: left.pairs for left in found.left_out}
+    (comparison,) = compare(path, "run-1", cluster="task.repo").comparisons
+    assert (comparison.tasks, comparison.clusters) == (20, 5)
+    reasons = {left.reason: left.pairs for left in comparison.left_out}
     assert reasons == {"not_committed": 18, "task_not_finished": 2}
 
 
 def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
-    """It was finished once and could be looked at; a run with all tasks at once was not."""
+    """An extended run uses a sequence, because it may have been compared before it grew."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 8)
         for idx in range(8):
@@ -103,16 +107,18 @@ def test_a_run_that_was_extended_is_decided_by_a_sequence(path: Path) -> None:
         for idx in range(8, 12):
             writer.commit_result(lease, kit.result(idx))
         writer.leases.release(lease, RunStatus.COMPLETED)
-    (found,) = compare(path, kit.RUN).comparisons
-    assert (found.validity, found.tasks) == ("anytime", 6)
+    (comparison,) = compare(path, kit.RUN).comparisons
+    assert (comparison.validity, comparison.tasks) == ("anytime", 6)
     (metric,) = compare(path, kit.RUN, metric="resolved").comparisons
     assert metric.validity == "fixed_sample"
     assert any("was extended" in warning for warning in metric.warnings)
 
 
 def test_a_sequence_holds_at_all_looks_together() -> None:
-    """Of runs without a difference that are looked at five times few are called different; the
-    fixed-sample test calls more than one of ten so."""
+    """Over five looks at equal sides, a sequence rarely shows a difference.
+
+    The fixed-sample test shows one in more than a tenth of the cases.
+    """
     chance = np.random.default_rng(3)
     shown = {"sequence": 0, "test": 0}
     for _ in range(80):
@@ -130,23 +136,23 @@ def test_a_sequence_holds_at_all_looks_together() -> None:
 
 
 def test_interval_and_test_of_a_sequence_cannot_disagree() -> None:
-    """The interval leaves out 0 exactly where p is below the level, with clusters, too."""
+    """The interval excludes 0 exactly where p is below the level, also with clusters."""
     chance = np.random.default_rng(4)
     for count in (5, 40):
         names = [str(n // 3) for n in range(count)]
         for shift in (-0.4, 0.0, 0.25):
             values = np.clip(chance.normal(shift, 0.4, count), -1, 1).tolist()
             for clusters, largest in ((None, 1), (names, 3)):
-                found = paired_means.at_every_look(values, ALL, clusters, largest)
-                low, high = found.estimate.low, found.estimate.high
+                looks = paired_means.at_every_look(values, ALL, clusters, largest)
+                low, high = looks.estimate.low, looks.estimate.high
                 assert low is not None
                 assert high is not None
-                assert -1 <= low <= found.estimate.value <= high <= 1
-                assert (found.p < 0.05) is not (low <= 0 <= high)
+                assert -1 <= low <= looks.estimate.value <= high <= 1
+                assert (looks.p < 0.05) is not (low <= 0 <= high)
 
 
 def test_a_bet_on_single_pairs_is_a_known_mixture() -> None:
-    """For B ahead in all n tasks, one side of the bet is a mean of (1 + stake)ⁿ over the stakes."""
+    """If B leads in all n tasks, a side of the bet is the mean of (1 + stake)ⁿ over the stakes."""
     n = 12
     theta = np.cos((2 * np.arange(1, 129) - 1) * np.pi / 512)
     expected = 2 / np.mean((1 + theta) ** n)
@@ -155,7 +161,7 @@ def test_a_bet_on_single_pairs_is_a_known_mixture() -> None:
 
 @pytest.mark.usefixtures("one_chart_process")
 def test_a_report_compares_what_compare_does(path: Path) -> None:
-    """--metric, --errors and --cluster of a report are those of its comparisons."""
+    """--metric, --errors and --cluster of a report work as in `compare`."""
     numbers = {"base": [[float(n)] for n in range(12)], "treat": [[2.5 * n] for n in range(12)]}
     runs.make_run(path, {"base": "P" * 12, "treat": "P" * 11 + "i"}, numbers=numbers)
     options = {"metric": "tokens", "lower_is_better": True}

@@ -1,4 +1,4 @@
-"""Looks that were planned before a run: the decision at each, and when they do not count."""
+"""Looks planned before a run: the decision at each look, and when the plan does not apply."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def only(document: Comparison) -> Compared:
 
 
 def gained(count: int, tasks: int, lost: int = 0) -> dict[str, str]:
-    """Letters of tasks: the treatment alone passes `count`, and the baseline alone `lost`."""
+    """Return letters of tasks:
+
+    `count` passed by the treatment alone, `lost` by the baseline alone.
+    """
     rest = tasks - count - lost
     return {
         "base": "F" * count + "P" * (lost + rest),
@@ -58,7 +61,7 @@ def test_the_boundary_is_that_of_the_tables() -> None:
 
 
 def test_the_level_of_a_look_is_where_its_p_value_is_the_level_of_all() -> None:
-    """Whether the looks depend on each other or not, for equal steps and very unequal ones."""
+    """The level of a look is the p value that spends the overall level, for any steps."""
     for fractions in ((0.5, 1.0), (0.02, 0.98, 1.0), (0.3, 0.31, 1.0)):
         for is_joint in (True, False):
             for number in range(1, len(fractions) + 1):
@@ -74,8 +77,7 @@ def test_the_level_of_a_look_is_where_its_p_value_is_the_level_of_all() -> None:
 
 
 def test_two_looks_keep_the_power_and_the_level() -> None:
-    """Looks at 100 and 200 tasks, by the tests that `compare` uses: without a difference they err
-    .05 of the time. With one, they have the power of a single look, less at most a hundredth."""
+    """Planned looks at 100 and 200 tasks keep the level at .05 and cost at most .01 of power."""
     boundaries = [Boundary((0.5, 1.0), number) for number in (1, 2)]
     levels = [boundary.level(0.05) for boundary in boundaries]
     shares = {}
@@ -87,14 +89,14 @@ def test_two_looks_keep_the_power_and_the_level() -> None:
             single.mean(),
             (_rejected(first, 100, levels[0]) | _rejected(last, 200, levels[1])).mean(),
         )
-    # 4000 draws stray by .0034 at .05; both columns use the same draws.
+    # 4,000 draws vary by .0034 at .05; both columns use the same draws.
     assert shares[0.15][1] <= 0.05 + 0.007
     assert 0.6 < shares[0.21][0] < 0.85
     assert shares[0.21][0] - 0.01 <= shares[0.21][1] <= shares[0.21][0] + 0.005
 
 
 def _rejected(counts: Any, tasks: int, level: float) -> Any:
-    """Whether the test of `compare` rejects each pair of numbers of tasks gained and lost."""
+    """Return for each pair of gained and lost tasks whether the test of `compare` rejects."""
     pairs, index = np.unique(counts[:, :2], axis=0, return_inverse=True)
     rejected = []
     for up, down in pairs.tolist():
@@ -107,8 +109,11 @@ def _rejected(counts: Any, tasks: int, level: float) -> Any:
 
 @thorough
 def test_looks_by_replications_and_lost_trials_err_no_more_often() -> None:
-    """Where a second replication adds less than half of the information, and where a third of the
-    trials before the first look does not count."""
+    """Looks stay valid when replications add little or when trials before a look are lost.
+
+    A second replication adds less than half of the information here. A third of the trials before
+    the first look does not count.
+    """
     chance = np.random.default_rng(6)
     levels = [Boundary((0.5, 1.0), number).level(0.05) for number in (1, 2)]
     shown = {"replications": 0, "lost": 0}
@@ -132,8 +137,10 @@ def test_looks_by_replications_and_lost_trials_err_no_more_often() -> None:
 
 
 def test_each_planned_look_uses_its_boundary(path: Path) -> None:
-    """A difference that a single look would show is not shown at the first of two; a larger one
-    is. At the last look, slightly more than for a single look is needed."""
+    """The first of two looks needs a larger difference than a single look.
+
+    The last look needs slightly more than a single look.
+    """
     runs.make_run(path, gained(8, 20), resolved=TWO)
     first = only(compare(path, "run-1"))
     assert paired_rates.of_tasks([(0.0,)] * 8 + [(1.0,)] * 12, [(1.0,)] * 20, 0.95).p < 0.05
@@ -156,7 +163,7 @@ def test_each_planned_look_uses_its_boundary(path: Path) -> None:
 
 @pytest.mark.usefixtures("one_chart_process")
 def test_headline_gates_and_report_stand_at_the_same_look(path: Path) -> None:
-    """The report has the comparison of `compare`, and a gate follows the boundary."""
+    """Report and gate use the boundary of the same look as `compare`."""
     runs.make_run(path, gained(0, 20, lost=8), resolved=TWO)
     document = compare(path, "run-1", fail_if_worse=0.0, require_not_worse=0.3)
     assert [gate.passed for gate in document.gates] == [True, False]
@@ -180,7 +187,7 @@ def test_headline_gates_and_report_stand_at_the_same_look(path: Path) -> None:
 def test_other_sizes_than_planned_are_decided_at_every_look(
     path: Path, sizes: tuple[int, ...], grown: str
 ) -> None:
-    """More looks, or other ones, use the confidence sequence, and the headline says so."""
+    """Other or additional looks use the confidence sequence, and the headline says so."""
     runs.make_run(path, gained(4, sizes[0]), resolved=TWO)
     for size in sizes[1:]:
         runs.grow_run(path, gained(4, size), resolved=TWO)
@@ -212,7 +219,7 @@ def test_looks_that_were_dropped_later_still_count(path: Path) -> None:
 
 
 def test_an_unfinished_part_is_decided_at_every_look(path: Path) -> None:
-    """Between planned looks, a comparison may be made at any time."""
+    """Between planned looks, the confidence sequence applies."""
     runs.make_run(path, gained(4, 20), resolved=TWO)
     runs.grow_run(path, {"base": "F" * 4 + "P" * 26 + "-" * 10, "treat": "P" * 30 + "-" * 10})
     compared = only(compare(path, "run-1"))
@@ -221,7 +228,7 @@ def test_an_unfinished_part_is_decided_at_every_look(path: Path) -> None:
 
 
 def test_a_look_may_be_skipped(path: Path) -> None:
-    """A run that is done at once has been looked at once, at the last look."""
+    """A run that is done at once has one look, the last one."""
     runs.make_run(path, gained(6, 40), resolved=TWO)
     compared = only(compare(path, "run-1"))
     assert compared.planned_looks is not None
@@ -229,7 +236,7 @@ def test_a_look_may_be_skipped(path: Path) -> None:
 
 
 def test_a_grown_suite_and_clusters_add_the_chances_of_their_looks_up(path: Path) -> None:
-    """The dependence of such looks is unknown, so their levels add up to the overall level."""
+    """The dependence of looks is unknown for a grown suite and for clusters, so levels add up."""
     resolved = runs.looks((20, 2), (40, 2))
     variants = {"base": ["FP"] * 40, "treat": ["PP"] * 40}
     payloads = {f"t{n:02d}": {"repo": str(n % 20)} for n in range(40)}
@@ -252,7 +259,7 @@ def test_a_grown_suite_and_clusters_add_the_chances_of_their_looks_up(path: Path
 
 
 def _plain_p(compared: Compared, options: dict[str, Any]) -> float:
-    """The p value of the usual test of the grown suite."""
+    """Return the p value of the usual test of the grown suite."""
     a, b = [(0.0, 1.0)] * 40, [(1.0, 1.0)] * 40
     if options.get("estimand") is Estimand.SUITE:
         return paired_rates.of_suite(a, b, 0.95).p
@@ -261,7 +268,7 @@ def _plain_p(compared: Compared, options: dict[str, Any]) -> float:
 
 
 def test_metrics_and_suites_at_looks_that_were_not_planned_are_not_decided(path: Path) -> None:
-    """No method covers looks at any time for them: no interval, no p value, and missed gates."""
+    """Metrics and suites at an unplanned look have no interval and no p value, and gates fail."""
     numbers = {"base": [[float(n % 3)] for n in range(30)], "treat": [[9.0 + n] for n in range(30)]}
     letters = {"base": "P" * 30, "treat": "P" * 30}
     runs.make_run(path, letters, numbers=numbers, resolved=TWO)
@@ -275,7 +282,7 @@ def test_metrics_and_suites_at_looks_that_were_not_planned_are_not_decided(path:
 
 
 def test_a_metric_is_decided_at_planned_looks(path: Path) -> None:
-    """By the permutation test, at the boundary of the look, in a family of two treatments."""
+    """The permutation test decides a metric at the boundary of the look, in a family of two."""
     numbers = {
         "base": [[float(n)] for n in range(20)],
         "one": [[n + 1.0 + n % 2] for n in range(20)],
@@ -291,7 +298,7 @@ def test_a_metric_is_decided_at_planned_looks(path: Path) -> None:
 
 
 def test_replications_can_be_planned_for_a_suite(path: Path) -> None:
-    """From two to four replications of the same tasks, with the joint boundary."""
+    """A suite can plan two and then four replications, with the joint boundary."""
     resolved = runs.looks((6, 2), (6, 4))
     runs.make_run(path, {"base": ["FP"] * 6, "treat": ["PP"] * 6}, resolved=resolved)
     runs.grow_run(path, {"base": ["FPFP"] * 6, "treat": ["PPPP"] * 6}, resolved=resolved)
@@ -302,7 +309,7 @@ def test_replications_can_be_planned_for_a_suite(path: Path) -> None:
 
 
 def test_runs_added_up_keep_to_no_plan_unless_they_are_shards(path: Path) -> None:
-    """Two runs of the same tasks could be chosen among many; shards that grow alike are one run."""
+    """Combined runs of the same tasks follow no plan; shards that grow alike are one run."""
     for number in (1, 2):
         runs.make_run(path, gained(2, 10), f"again-{number}", resolved=TWO)
         skipped = [""] * (10 * number - 10)
@@ -320,7 +327,7 @@ def test_runs_added_up_keep_to_no_plan_unless_they_are_shards(path: Path) -> Non
 
 
 def test_sides_that_grew_differently_keep_to_no_plan(path: Path) -> None:
-    """One variant alone was extended: no look of the two is planned, and the sentence says why."""
+    """If one variant alone was extended, no look was planned, and the sentence says why."""
     runs.make_run(path, gained(4, 20), resolved=TWO)
     runs.grow_run(path, {"base": "F" * 40, "treat": "P" * 20}, resolved=TWO)
     compared = only(compare(path, "run-1"))
@@ -329,7 +336,7 @@ def test_sides_that_grew_differently_keep_to_no_plan(path: Path) -> None:
 
 
 def test_a_variant_that_came_later_is_compared_at_the_look_that_it_has(path: Path) -> None:
-    """The variant had no earlier results to look at, so all pairs are at the same look."""
+    """A new variant had no earlier results, so all pairs are at the same look."""
     runs.make_run(path, gained(4, 20), resolved=TWO)
     grown = {**gained(4, 40), "third": "P" * 40}
     runs.grow_run(path, grown, resolved=TWO)

@@ -25,58 +25,59 @@ def test_exact_intervals_as_published() -> None:
         (1, 29): (0.0009, 0.1776),
     }
     for (passed, tasks), (low, high) in published.items():
-        found = rates.rate([[1.0]] * passed + [[0.0]] * (tasks - passed), ALL)
-        assert found.value == pytest.approx(passed / tasks)
-        assert (found.low, found.high) == (
+        estimate = rates.rate([[1.0]] * passed + [[0.0]] * (tasks - passed), ALL)
+        assert estimate.value == pytest.approx(passed / tasks)
+        assert (estimate.low, estimate.high) == (
             pytest.approx(low, abs=6e-5),
             pytest.approx(high, abs=6e-5),
         )
 
 
 def test_intervals_of_few_tasks_hold_near_the_ends() -> None:
-    """Enumerated: whatever the rate, at most one interval in twenty misses it."""
+    """At any true rate, at most one exact interval in twenty misses it, by enumeration."""
     for tasks in (1, 5, 12, 50):
-        found = [
+        estimates = [
             rates.rate([[1.0]] * passed + [[0.0]] * (tasks - passed), ALL)
             for passed in range(tasks + 1)
         ]
         for truth in (0.01, 0.03, 0.1, 0.18, 0.46, 0.5, 0.9, 0.97):
             chances = stats.binom.pmf(np.arange(tasks + 1), tasks, truth)
-            missed = [not _holds(each, truth) for each in found]
+            missed = [not _holds(estimate, truth) for estimate in estimates]
             assert chances[missed].sum() <= 1 - ALL + 1e-9
 
 
-def _holds(found: samples.Estimate, truth: float) -> bool:
-    return found.bounds is not None and found.bounds[0] <= truth <= found.bounds[1]
+def _holds(estimate: samples.Estimate, truth: float) -> bool:
+    return estimate.bounds is not None and estimate.bounds[0] <= truth <= estimate.bounds[1]
 
 
 @pytest.mark.parametrize("replications", [1, 4])
 def test_rates_at_the_edges_have_a_width(replications: int) -> None:
-    """All passed, or none: the interval is that of as many tasks, whatever the replications."""
+    """If all or no trials passed, the interval is the interval of that many tasks."""
     for value in (0.0, 1.0):
-        found = rates.rate([[value] * replications] * 10, ALL)
+        estimate = rates.rate([[value] * replications] * 10, ALL)
         low, high = proportion_confint(value * 10, 10, method="beta")
-        assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-        assert found.high is not None
-        assert found.low is not None
-        assert found.high - found.low > 0.2
+        assert (estimate.low, estimate.high) == (pytest.approx(low), pytest.approx(high))
+        assert estimate.high is not None
+        assert estimate.low is not None
+        assert estimate.high - estimate.low > 0.2
 
 
 def test_replications_count_for_what_they_are_worth() -> None:
-    """Copies of a trial add nothing; independent replications add, but less than new tasks."""
+    """Copies of a trial add nothing; independent replications add less than new tasks."""
     tasks = [[1.0], [0.0]] * 15
     copied = rates.rate([group * 5 for group in tasks], ALL)
     assert copied == rates.rate(tasks, ALL)
     chance = random.Random(1)
     drawn = [[float(chance.random() < 0.5) for _ in range(5)] for _ in range(30)]
     many = rates.rate([[value] for group in drawn for value in group], ALL)
-    found = rates.rate(drawn, ALL)
-    assert _width(many) < _width(found) < _width(copied)
+    estimate = rates.rate(drawn, ALL)
+    assert _width(many) < _width(estimate) < _width(copied)
 
 
 @pytest.mark.parametrize("shape", ["mostly one trial", "one or three", "three"])
 def test_the_rate_of_a_suite_holds_with_unequal_trials(shape: str) -> None:
-    """Tasks with a single trial vary, too. One in twenty of the 400 seeded suites may be missed.
+    """The interval of a suite with unequal trials misses at most one of twenty of 400 seeded
+    suites.
 
     Two simulation errors beyond that are 2.2 %.
     """
@@ -98,29 +99,29 @@ def test_the_rate_of_a_suite_holds_with_unequal_trials(shape: str) -> None:
 
 
 def test_a_suite_whose_trials_never_vary_keeps_a_width() -> None:
-    """If all trials passed, the interval is the binomial one for the total number of trials."""
-    found = rates.suite_rate([[1.0] * 4] * 5, ALL)
+    """If all trials passed, the interval is the binomial interval of all trials."""
+    estimate = rates.suite_rate([[1.0] * 4] * 5, ALL)
     low, high = proportion_confint(20, 20, method="beta")
-    assert found.bounds == (pytest.approx(low), pytest.approx(high))
+    assert estimate.bounds == (pytest.approx(low), pytest.approx(high))
     uneven = rates.suite_rate([[1.0]] * 4 + [[1.0] * 4], ALL)
     assert uneven.bounds is not None
     # Counts as fewer than 8 trials of one rate, because four tasks have one each.
     assert uneven.bounds[0] < proportion_confint(8, 8, method="beta")[0]
 
 
-def _width(found: samples.Estimate) -> float:
-    assert found.low is not None
-    assert found.high is not None
-    return found.high - found.low
+def _width(estimate: samples.Estimate) -> float:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.high - estimate.low
 
 
 def test_tasks_weigh_alike() -> None:
-    """A task that lost replications counts as much as the others."""
+    """A task with lost replications weighs as much as the others."""
     assert rates.rate([[1.0, 1.0, 1.0], [0.0]], ALL).value == 0.5
 
 
 def test_effective_sizes_stay_between_tasks_and_trials() -> None:
-    """Whatever the data, replications are worth something from nothing to a task each."""
+    """The effective size is at least the number of tasks and at most the number of trials."""
     chance = random.Random(2)
     for _ in range(200):
         sizes = [chance.randint(1, 6) for _ in range(chance.randint(1, 12))]
@@ -128,8 +129,8 @@ def test_effective_sizes_stay_between_tasks_and_trials() -> None:
         means = samples.task_means(groups)
         p = samples.mean(means)
         independent = samples.independent_size(sizes)
-        found = samples.effective_size(means, p * (1 - p), independent, ALL)
-        assert len(sizes) <= found <= max(independent, len(sizes)) + 1e-9
+        effective = samples.effective_size(means, p * (1 - p), independent, ALL)
+        assert len(sizes) <= effective <= max(independent, len(sizes)) + 1e-9
         assert independent <= sum(sizes) + 1e-9
 
 
@@ -137,7 +138,7 @@ def test_effective_sizes_stay_between_tasks_and_trials() -> None:
 
 
 def test_pass_at_k_is_the_average_over_all_choices() -> None:
-    """Both estimators are what drawing k of the n trials gives, over every draw there is."""
+    """Both estimators equal the average over every draw of k of the n trials."""
     for n in range(1, 7):
         for passed in range(n + 1):
             trials = [1] * passed + [0] * (n - passed)
@@ -150,7 +151,7 @@ def test_pass_at_k_is_the_average_over_all_choices() -> None:
 
 
 def test_pass_at_k_as_chen_computes_it() -> None:
-    """The product that Chen et al. 2021 (arXiv:2107.03374, figure 3) give in numpy agrees."""
+    """The result equals the numpy product in Chen et al. 2021 (arXiv:2107.03374, figure 3)."""
     for n, passed, k in ((200, 3, 10), (200, 100, 100), (100, 1, 100), (5, 0, 2)):
         product = math.prod(1 - k / i for i in range(n - passed + 1, n + 1))
         expected = 1.0 if n - passed < k else 1 - product
@@ -158,11 +159,11 @@ def test_pass_at_k_as_chen_computes_it() -> None:
 
 
 def test_pass_at_one_is_the_pass_rate() -> None:
-    """With k = 1 both are the rate itself, interval and all."""
+    """With k = 1, both estimates and their intervals equal the pass rate."""
     groups = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
-    found = rates.pass_at(groups, 1, ALL)
+    single_rate = rates.pass_at(groups, 1, ALL)
     expected = rates.rate(groups, ALL)
-    for estimate in (found.any, found.all):
+    for estimate in (single_rate.any, single_rate.all):
         assert estimate is not None
         assert estimate.value == pytest.approx(expected.value)
         assert estimate.low == pytest.approx(expected.low)
@@ -170,17 +171,17 @@ def test_pass_at_one_is_the_pass_rate() -> None:
 
 
 def test_tasks_with_too_few_replications_are_left_out() -> None:
-    """Only tasks with k trials can say something of k; where there are none, nothing does."""
+    """Only tasks with k trials count for pass@k; without such a task there is no value."""
     groups = [[1.0, 1.0], [0.0]]
-    found = rates.pass_at(groups, 2, ALL)
-    assert found.tasks == 1
-    assert found.any is not None
-    assert found.any.value == 1.0
+    estimate = rates.pass_at(groups, 2, ALL)
+    assert estimate.tasks == 1
+    assert estimate.any is not None
+    assert estimate.any.value == 1.0
     assert rates.pass_at(groups, 3, ALL) == rates.PassAt(3, 0, None, None)
 
 
 def test_intervals_of_pass_at_k_hold_near_their_ends() -> None:
-    """Of ten trials, pass@5 has two disjoint groups: its interval is not that of ten trials."""
+    """Ten trials hold two disjoint groups of five, so pass@5 is known less well than a rate."""
     chance = np.random.default_rng(2)
     population = chance.beta(1.5, 1.5, 100_000)
     truths = float(np.mean(1 - (1 - population) ** 5)), float(np.mean(population**5))
@@ -188,9 +189,9 @@ def test_intervals_of_pass_at_k_hold_near_their_ends() -> None:
     for _ in range(draws):
         passed = chance.binomial(10, chance.choice(population, 12))
         groups = [[1.0] * count + [0.0] * (10 - count) for count in passed.tolist()]
-        found = rates.pass_at(groups, 5, ALL)
+        rate_at_5 = rates.pass_at(groups, 5, ALL)
         for number, (estimate, truth) in enumerate(
-            zip((found.any, found.all), truths, strict=True)
+            zip((rate_at_5.any, rate_at_5.all), truths, strict=True)
         ):
             assert estimate is not None
             held[number] += (estimate.low or 0) <= truth <= (estimate.high or 1)
@@ -198,7 +199,7 @@ def test_intervals_of_pass_at_k_hold_near_their_ends() -> None:
 
 
 def test_pass_at_k_of_clusters_is_worth_its_clusters() -> None:
-    """Forty tasks of four repositories, whose tasks are alike, have a wide interval."""
+    """Forty similar tasks in four repositories have a wide interval."""
     groups = [[1.0, 1.0]] * 20 + [[0.0, 0.0]] * 20
     clusters = [str(n // 10) for n in range(40)]
     alone, together = (rates.pass_at(groups, 2, ALL, named).any for named in (None, clusters))

@@ -1,4 +1,4 @@
-"""Paired intervals, tests and power, against published examples, libraries and enumeration."""
+"""Paired intervals, tests and power against published examples, libraries and enumeration."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ PUBLISHED = [
 def test_paired_proportions_as_published(
     first: int, second: int, pairs: int, bounds: tuple[float, float], p: float | None
 ) -> None:
-    """Interval and exact test of well-known paired tables."""
+    """Interval and exact test equal the published values of well-known paired tables."""
     digits = max(len(f"{bound}") - len(f"{bound:.0f}") - 1 for bound in bounds)
-    found = paired_rates.tango_interval(first, second, pairs, ALL)
-    assert found == pytest.approx(bounds, abs=0.6 * 10**-digits)
-    # The p value is that of McNemar's statistic, with the variance times n / (n - 1).
+    interval = paired_rates.tango_interval(first, second, pairs, ALL)
+    assert interval == pytest.approx(bounds, abs=0.6 * 10**-digits)
+    # The p value belongs to McNemar's statistic, with the variance times n / (n - 1).
     reference = reference_mcnemar([[0, first], [second, 0]], exact=False, correction=False)
     z = math.sqrt(float(reference.statistic) * (pairs - 1) / pairs)
     differing, fewer = first + second, min(first, second)
@@ -55,39 +55,39 @@ def test_paired_proportions_as_published(
 
 
 def of_pairs(gained: int, lost: int, size: int, confidence: float = ALL) -> samples.Inference:
-    """The comparison of `size` tasks, each tried once."""
+    """Return the comparison of `size` tasks with one replication."""
     a = [(0.0,)] * gained + [(1.0,)] * (size - gained)
     b = [(1.0,)] * gained + [(0.0,)] * lost + [(1.0,)] * (size - gained - lost)
     return paired_rates.of_tasks(a, b, confidence)
 
 
-def leaves_out_zero(found: samples.Inference) -> bool:
-    low, high = found.estimate.low, found.estimate.high
+def leaves_out_zero(inference: samples.Inference) -> bool:
+    low, high = inference.estimate.low, inference.estimate.high
     return low is not None and high is not None and not low <= 0 <= high
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.9975])
 def test_interval_and_test_of_rates_cannot_disagree(confidence: float) -> None:
-    """Over every outcome of twelve pairs, and over replicated and clustered tasks."""
+    """Interval and test agree for all outcomes of twelve pairs, and for replicated clusters."""
     for gained, lost in itertools.product(range(13), repeat=2):
         if gained + lost <= 12:
-            found = of_pairs(gained, lost, 12, confidence)
-            assert leaves_out_zero(found) == (found.p < 1 - confidence)
+            inference = of_pairs(gained, lost, 12, confidence)
+            assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
     chance = np.random.default_rng(12)
     for _ in range(60):
         a = (chance.random((9, 3)) < 0.4).astype(float).tolist()
         b = (chance.random((9, 3)) < 0.8).astype(float).tolist()
         for clusters in (None, list("aaabbcdef")):
-            found = paired_rates.of_tasks(a, b, confidence, clusters)
-            assert leaves_out_zero(found) == (found.p < 1 - confidence)
-        found = paired_rates.of_suite(a, b, confidence)
-        assert leaves_out_zero(found) == (found.p < 1 - confidence)
+            inference = paired_rates.of_tasks(a, b, confidence, clusters)
+            assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
+        inference = paired_rates.of_suite(a, b, confidence)
+        assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
 
 
 @pytest.mark.parametrize("size", [10, 17, 40])
 @pytest.mark.parametrize("family", tiered([1, 4, 20], default=[1, 20]))
 def test_the_error_of_one_replication_is_at_most_as_asked(size: int, family: int) -> None:
-    """Enumerated over all outcomes, whatever the share of pairs that differ."""
+    """The error over all outcomes is at most the level, whatever the share of differing pairs."""
     level = 0.05 / family
     outcomes = [(g, n) for g in range(size + 1) for n in range(size + 1 - g)]
     rejected = np.array([of_pairs(g, n, size).p < level for g, n in outcomes])
@@ -98,7 +98,7 @@ def test_the_error_of_one_replication_is_at_most_as_asked(size: int, family: int
 
 
 def test_the_bounds_are_where_the_score_statistic_is_the_quantile() -> None:
-    """Tango's bounds, with the constrained maximum of the likelihood found by search."""
+    """Tango's bounds equal a search with the constrained maximum of the likelihood."""
     z = stats.norm.ppf(0.975)
     for table in ((3, 5, 20), (0, 4, 12), (9, 1, 30)):
         for bound in paired_rates.tango_interval(*table, ALL):
@@ -106,7 +106,7 @@ def test_the_bounds_are_where_the_score_statistic_is_the_quantile() -> None:
 
 
 def score_statistic(gained: int, lost: int, size: int, difference: float) -> float:
-    """The difference seen less the one supposed, in standard deviations under the supposed one."""
+    """Return (observed - supposed) / (standard error at the supposed difference)."""
 
     def unlikely(share: float) -> float:
         rest = 1 - difference - 2 * share
@@ -114,27 +114,27 @@ def score_statistic(gained: int, lost: int, size: int, difference: float) -> flo
         return -sum(n * math.log(max(p, 1e-300)) for n, p in cells if n)
 
     limits = (max(0.0, -difference), (1 - difference) / 2)
-    found = optimize.minimize_scalar(
+    minimum = optimize.minimize_scalar(
         unlikely, bounds=limits, method="bounded", options={"xatol": 1e-12}
     )
-    deviation = math.sqrt(size * (2 * found.x + difference - difference**2))
+    deviation = math.sqrt(size * (2 * minimum.x + difference - difference**2))
     return (gained - lost - size * difference) / deviation
 
 
 def test_an_interval_always_has_a_width_and_stays_in_range() -> None:
-    """Also where no pair differs, or every one does."""
+    """The interval has a width and stays in range, also if no pair or every pair differs."""
     for size in (1, 2, 5, 30):
         for gained, lost in ((0, 0), (size, 0), (0, size), (1, 0)):
             low, high = paired_rates.tango_interval(gained, lost, size, ALL)
             assert -1 <= low < high <= 1
             assert low <= (gained - lost) / size <= high
     z2 = stats.norm.ppf(0.975) ** 2
-    bound = z2 / (12 + z2)  # What Tango's formula comes to without discordant pairs.
+    bound = z2 / (12 + z2)  # Tango's formula without discordant pairs.
     assert paired_rates.tango_interval(0, 0, 12, ALL) == pytest.approx((-bound, bound))
 
 
 def test_coverage_of_one_replication() -> None:
-    """Over every outcome that 15 tasks can have, the interval holds the truth often enough."""
+    """Over every outcome of 15 tasks, the interval has its stated coverage."""
     size = 15
     outcomes = [(g, n) for g in range(size + 1) for n in range(size + 1 - g)]
     bounds = {o: paired_rates.tango_interval(*o, size, ALL) for o in outcomes}
@@ -156,7 +156,7 @@ def test_coverage_of_one_replication() -> None:
 
 @pytest.mark.parametrize(("tasks", "replications"), [(6, 3), (12, 5), (30, 4)])
 def test_coverage_of_replications(tasks: int, replications: int) -> None:
-    """Tasks of very different difficulty, replicated: the interval holds the truth."""
+    """With replicated tasks of very different difficulty, the interval has its stated coverage."""
     chance = np.random.default_rng(tasks)
     held = 0
     for _ in range(300):
@@ -164,60 +164,60 @@ def test_coverage_of_replications(tasks: int, replications: int) -> None:
         spread = chance.uniform(-0.4, 0.4, tasks)[:, np.newaxis]
         a = chance.random((tasks, replications)) < difficulty
         b = chance.random((tasks, replications)) < np.clip(difficulty + spread, 0, 1)
-        found = paired_rates.of_tasks(
+        inference = paired_rates.of_tasks(
             a.astype(float).tolist(), b.astype(float).tolist(), ALL
         ).estimate
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 0 <= found.high  # The difficulty and the spread are symmetric.
+        assert inference.low is not None
+        assert inference.high is not None
+        held += inference.low <= 0 <= inference.high  # The difficulty and the spread are symmetric.
     assert held / 300 > 0.93
 
 
 @thorough
 @pytest.mark.parametrize(
-    "own", tiered([False, True], default=[False]), ids=["shared difficulty", "own difficulty"]
+    "is_own", tiered([False, True], default=[False]), ids=["shared difficulty", "own difficulty"]
 )
-def test_false_alarms_with_replications(*, own: bool) -> None:
-    """Of 4,000 runs without a difference about one in twenty is called different; never .065."""
-    kind = comparison_error.own_difficulty if own else comparison_error.shared_difficulty
+def test_false_alarms_with_replications(*, is_own: bool) -> None:
+    """About one in twenty of 4,000 runs without a difference shows one; never more than .065."""
+    kind = comparison_error.own_difficulty if is_own else comparison_error.shared_difficulty
     design = comparison_error.Design("", 40, 3, kind(1))
-    # The standard error is .0034: a test that errs at .08 passes once in 10⁵ times.
+    # The standard error is .0034, so a test with an error of .08 passes once in 10⁵ times.
     assert 0.025 < design.false_alarms(4000) < 0.065
 
 
 def test_replications_that_are_copies_add_nothing() -> None:
-    """Pairing and clustering: copied trials leave interval and test as they were with one."""
+    """Copied trials change neither interval nor test, with pairs and with clusters."""
     a, b = [[1.0], [0.0], [0.0], [1.0], [0.0], [1.0]], [[1.0], [1.0], [0.0], [0.0], [1.0], [1.0]]
     single = paired_rates.of_tasks(a, b, ALL)
     copied = paired_rates.of_tasks([x * 8 for x in a], [x * 8 for x in b], ALL)
     assert copied.p == pytest.approx(single.p)
     assert copied.estimate.low == pytest.approx(single.estimate.low)
     assert copied.estimate.high == pytest.approx(single.estimate.high)
-    # Six tasks, copied into six clusters, are six clusters.
+    # Six copied tasks in six clusters are six clusters.
     by_itself = paired_rates.of_tasks(a, b, ALL, [str(n) for n in range(6)])
     clustered = paired_rates.of_tasks(a * 8, b * 8, ALL, [str(n) for n in range(6)] * 8)
     assert clustered.p == pytest.approx(by_itself.p)
 
 
 def test_a_side_keeps_its_other_replications() -> None:
-    """The rates of a task's trials are compared; replications are not paired one by one."""
-    found = paired_rates.of_tasks([[1.0, 1.0], [0.0]] * 6, [[0.0], [0.0, 0.0, 0.0]] * 6, ALL)
-    assert found.estimate.value == pytest.approx(-0.5)
+    """A task's rates are compared; replications are not paired one by one."""
+    inference = paired_rates.of_tasks([[1.0, 1.0], [0.0]] * 6, [[0.0], [0.0, 0.0, 0.0]] * 6, ALL)
+    assert inference.estimate.value == pytest.approx(-0.5)
 
 
 @thorough
 @pytest.mark.parametrize("kind", ["rates", "means"])
 def test_clusters_are_what_is_drawn(kind: str) -> None:
-    """Thirty repositories of ten tasks that resemble each other: a false alarm in twenty."""
+    """Thirty repositories of ten similar tasks give one false alarm in twenty."""
     chance = np.random.default_rng(30)
     names = [str(n // 10) for n in range(300)]
     alarms = {"tasks": 0, "clusters": 0}
     for _ in range(200):
         shared = np.repeat(chance.normal(0, 1, 30), 10)
         if kind == "rates":
-            own = chance.random(300)
-            a, b = own < stats.norm.cdf(shared), own < stats.norm.cdf(-shared)
-            # B and A win in whole repositories, as often the one as the other.
+            difficulties = chance.random(300)
+            a, b = difficulties < stats.norm.cdf(shared), difficulties < stats.norm.cdf(-shared)
+            # A and B win whole repositories equally often.
             of = paired_rates.of_tasks
         else:
             a, b = np.zeros(300), shared + chance.normal(0, 1, 300)
@@ -229,11 +229,11 @@ def test_clusters_are_what_is_drawn(kind: str) -> None:
     assert alarms["tasks"] / 200 > 0.11
 
 
-# -- tasks as given
+# -- suites
 
 
 def test_likeliest_rates_are_what_a_search_finds() -> None:
-    """The closed form of Miettinen and Nurminen against a search over the likelihood."""
+    """The closed form of Miettinen and Nurminen equals a search over the likelihood."""
     chance = random.Random(11)
     for _ in range(100):
         n_a, n_b = chance.randint(1, 7), chance.randint(1, 7)
@@ -254,12 +254,12 @@ def test_likeliest_rates_are_what_a_search_finds() -> None:
         best = optimize.minimize_scalar(
             unlikely, bounds=limits, method="bounded", options={"xatol": 1e-12}
         )
-        found = float(paired_rates.likeliest_rates(table, difference)[0])
-        assert unlikely(found) == pytest.approx(best.fun, abs=1e-6)
+        likeliest = float(paired_rates.likeliest_rates(table, difference)[0])
+        assert unlikely(likeliest) == pytest.approx(best.fun, abs=1e-6)
 
 
 def test_a_suite_knows_three_tasks_that_fell() -> None:
-    """Three of twenty tasks fall from 20 of 20 to none: no luck, though tasks like these vary."""
+    """Three tasks of twenty that fall from 20 of 20 to none are shown for the suite."""
     a = [[1.0] * 20] * 20
     b = [[0.0] * 20] * 3 + [[1.0] * 20] * 17
     suite, tasks = paired_rates.of_suite(a, b, ALL), paired_rates.of_tasks(a, b, ALL)
@@ -276,7 +276,7 @@ def test_a_suite_knows_three_tasks_that_fell() -> None:
     "kind", tiered(["even", "flaky few", "opposite", "fallen"], default=["flaky few", "fallen"])
 )
 def test_coverage_of_a_suite(kind: str) -> None:
-    """Twenty given tasks, tried three times: the interval holds their own difference."""
+    """With twenty tasks in three replications, the interval covers their own difference."""
     chance = np.random.default_rng(20)
     n = np.arange(20)
     given = {
@@ -290,13 +290,13 @@ def test_coverage_of_a_suite(kind: str) -> None:
     for _ in range(120):
         a = (chance.random((20, 3)) < rate_a[:, np.newaxis]).astype(float).tolist()
         b = (chance.random((20, 3)) < rate_b[:, np.newaxis]).astype(float).tolist()
-        found = paired_rates.of_suite(a, b, ALL).estimate
-        held += (found.low or 0) <= (rate_b - rate_a).mean() <= (found.high or 0)
+        estimate = paired_rates.of_suite(a, b, ALL).estimate
+        held += (estimate.low or 0) <= (rate_b - rate_a).mean() <= (estimate.high or 0)
     assert held / 120 > 0.92
 
 
 def test_a_suite_with_replications_on_one_side_only() -> None:
-    """The other side is supposed to vary alike, or as much as the tasks' differences do."""
+    """A side without replications is assumed to vary like the other side or like the tasks."""
     single, replicated = [[0.0], [1.0]], [[0.0, 2.0], [1.0]]
     error, degrees = paired_means.suite_deviation(single, replicated)
     of_trial = math.sqrt(2)
@@ -309,25 +309,27 @@ def test_a_suite_with_replications_on_one_side_only() -> None:
 
 
 def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
-    """Of one task it is Welch's test; of several, intervals hold their own difference."""
+    """One task gives Welch's test; intervals of several tasks cover their own difference."""
     a, b = [3.0, 5.0, 4.0, 7.0], [6.0, 8.5, 9.0]
-    found = paired_means.of_suite([a], [b], ALL)
+    inference = paired_means.of_suite([a], [b], ALL)
     reference = stats.ttest_ind(b, a, equal_var=False)
-    assert found.p == pytest.approx(reference.pvalue)
+    assert inference.p == pytest.approx(reference.pvalue)
     bounds = reference.confidence_interval(ALL)
-    assert (found.estimate.low, found.estimate.high) == pytest.approx((bounds.low, bounds.high))
+    assert (inference.estimate.low, inference.estimate.high) == pytest.approx(
+        (bounds.low, bounds.high)
+    )
     chance = np.random.default_rng(21)
     held = 0
     for _ in range(300):
         shift = np.where(np.arange(8) < 4, 5.0, -3.0)[:, np.newaxis]
         sides = (chance.normal(0, 1, (8, 3)), shift + chance.normal(0, 2, (8, 3)))
-        found = paired_means.of_suite(*(side.tolist() for side in sides), ALL)
-        held += (found.estimate.low or 0) <= 1.0 <= (found.estimate.high or 0)
+        inference = paired_means.of_suite(*(side.tolist() for side in sides), ALL)
+        held += (inference.estimate.low or 0) <= 1.0 <= (inference.estimate.high or 0)
     assert held / 300 == pytest.approx(0.95, abs=0.04)
 
 
 def test_tasks_with_one_trial_vary_by_their_differences() -> None:
-    """A small spread of other tasks says nothing about the trials of noisy ones."""
+    """A small spread of other tasks says nothing about tasks with one noisy trial."""
     a = [[1.0, 1.2], *([0.0] for _ in range(8))]
     b = [[1.0, 1.2], *([float(n)] for n in range(8))]
     error, degrees = paired_means.suite_deviation(a, b)
@@ -337,7 +339,7 @@ def test_tasks_with_one_trial_vary_by_their_differences() -> None:
 
 
 def test_a_lonely_task_with_one_trial_gets_the_company_of_the_one_with_fewest() -> None:
-    """Its difference is compared with that of the task with two trials, not with those of ten."""
+    """A single trial borrows the variance of the task with two trials, not of tasks with ten."""
     ten = [[0.0, 1.0] * 5] * 3
     a, b = [[0.0], [0.0, 0.0], *ten], [[4.0], [2.0, 2.0], *ten]
     error, _ = paired_means.suite_deviation(a, b)
@@ -346,7 +348,7 @@ def test_a_lonely_task_with_one_trial_gets_the_company_of_the_one_with_fewest() 
 
 
 def test_single_trials_of_skewed_tasks_do_not_show_what_is_not_there() -> None:
-    """Trials that vary in proportion to their task's level, one to three of them on each side.
+    """Skewed tasks with one to three trials on each side show no difference by chance.
 
     If single trials are assumed to vary as the others do on average, 11 % of these tests err.
     """
@@ -366,15 +368,15 @@ def test_single_trials_of_skewed_tasks_do_not_show_what_is_not_there() -> None:
 
 
 def test_a_suite_whose_trials_never_vary() -> None:
-    """Enough equal trials on both sides show a constant difference; too few do not."""
-    found = paired_means.of_suite([[1.0] * 3] * 4, [[3.0] * 3] * 4, ALL)
-    assert found.estimate == samples.Estimate(2.0, None, None)
-    assert found.p == pytest.approx(2 / 20**4)
+    """Constant trials show a difference if there are enough of them on both sides."""
+    inference = paired_means.of_suite([[1.0] * 3] * 4, [[3.0] * 3] * 4, ALL)
+    assert inference.estimate == samples.Estimate(2.0, None, None)
+    assert inference.p == pytest.approx(2 / 20**4)
     few = paired_means.of_suite([[1.0] * 2], [[3.0] * 2], ALL)
     assert (few.estimate.low, few.p) == (None, pytest.approx(2 / 6))
 
 
-# -- tests by exchange
+# -- permutation tests
 
 
 DARWIN = [49.0, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
@@ -397,7 +399,7 @@ def test_fishers_permutation_test_of_darwins_plants() -> None:
 
 
 def test_the_permutation_test_against_all_exchanges() -> None:
-    """The p value is the share of exchanges that come out at least as far from 0."""
+    """The p value is the share of exchanges at least as far from 0."""
     chance = random.Random(4)
     for count in (3, 7, 10):
         for _ in range(6):
@@ -411,7 +413,7 @@ def test_the_permutation_test_against_all_exchanges() -> None:
 
 
 def test_many_tasks_are_counted_exactly_too() -> None:
-    """Beyond thirty, values on a lattice are added up: against the binomial distribution.
+    """Beyond thirty values, lattice sums are exact and equal the binomial distribution.
 
     There is no smallest p value, and exact ties are 1.
     """
@@ -425,41 +427,41 @@ def test_many_tasks_are_counted_exactly_too() -> None:
 
 
 def test_two_ways_of_counting_agree() -> None:
-    """Halves, the lattice and the saddlepoint give the same p value, near and far."""
+    """Halves, lattice and saddlepoint give the same p value, near 0 and far from it."""
     chance = np.random.default_rng(3)
     for shift in (0, 4, 9):
         values = chance.integers(-12, 13, 28) + shift
         sizes = np.abs(values[values != 0]).astype(float)
         total = abs(float(values.sum()))
         limit = (sizes.sum() - total) / 2
-        halves = sign_flip_test._share_up_to(sizes, limit)
-        lattice = sign_flip_test._lattice_share(sizes, int(limit))
+        halves = sign_flip_test.share_up_to(sizes, limit)
+        lattice = sign_flip_test.lattice_share(sizes, int(limit))
         assert halves == pytest.approx(lattice)
         if total:
-            # The sums are one of every second whole number: half a step of continuity.
-            approximate = sign_flip_test._saddlepoint_tail(sizes, total - 1)
+            # The sums are every second whole number, so the continuity correction is half a step.
+            approximate = sign_flip_test.saddlepoint_tail(sizes, total - 1)
             assert approximate == pytest.approx(lattice, rel=0.03)
 
 
 def test_the_saddlepoint_is_good_to_a_hundredth() -> None:
-    """Beyond what is counted: against all exchanges of thirty numbers that share no step."""
+    """The saddlepoint agrees within a hundredth with all exchanges of thirty numbers."""
     chance = np.random.default_rng(13)
     for shift in (0.2, 0.5, 1.0):
         values = chance.exponential(1, 30) * chance.choice([-1, 1], 30) + shift
         sizes, total = np.abs(values), abs(float(values.sum()))
-        exact = sign_flip_test._share_up_to(sizes, (sizes.sum() - total) / 2)
-        assert sign_flip_test._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
+        exact = sign_flip_test.share_up_to(sizes, (sizes.sum() - total) / 2)
+        assert sign_flip_test.saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
 
 
 def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
-    """Means within the interval are not rejected; those just beyond it are."""
+    """The test accepts means within the interval and rejects means just outside."""
     few = [0.3, 1.7, -0.4, 2.2, 0.9, 3.1, 1.2, -1.0]
     many = list(np.random.default_rng(14).normal(1, 2, 45))
     for values in (few, many):
-        found = of_differences(values).estimate
-        assert found.low is not None
-        assert found.high is not None
-        for bound, outward in ((found.low, -1e-4), (found.high, 1e-4)):
+        estimate = of_differences(values).estimate
+        assert estimate.low is not None
+        assert estimate.high is not None
+        for bound, outward in ((estimate.low, -1e-4), (estimate.high, 1e-4)):
             inside, outside = (
                 of_differences([v - bound - step for v in values]).p for step in (-outward, outward)
             )
@@ -468,22 +470,22 @@ def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
 
 @pytest.mark.parametrize("confidence", [0.95, 0.9975])
 def test_interval_and_test_of_means_cannot_disagree(confidence: float) -> None:
-    """Whole numbers and others, few tasks and many, also where the p value is near the level."""
+    """Interval and test agree for many kinds of values, also for p values near the level."""
     chance = np.random.default_rng(15)
     for count in (7, 12, 25, 60):
         for _ in range(12):
             values = chance.normal(3 / math.sqrt(count), 1, count)
-            for found in (
+            for inference in (
                 of_differences(list(values), confidence),
                 of_differences(list(np.rint(2 * values)), confidence),
                 of_differences(list(values), confidence, [str(n % 20) for n in range(count)]),
             ):
-                assert leaves_out_zero(found) == (found.p < 1 - confidence)
+                assert leaves_out_zero(inference) == (inference.p < 1 - confidence)
 
 
 @pytest.mark.parametrize("tasks", [7, 20])
 def test_coverage_of_a_mean(tasks: int) -> None:
-    """Also with heavy tails, where a t interval is at its limits."""
+    """The interval keeps its coverage with heavy tails, where a t interval is at its limits."""
     chance = np.random.default_rng(5)
     held = 0
     for _ in range(200):
@@ -493,14 +495,14 @@ def test_coverage_of_a_mean(tasks: int) -> None:
 
 @pytest.mark.parametrize(("tasks", "sigma"), [(30, 1.0), (50, 1.5), (200, 1.0)])
 def test_skewed_differences_err_as_seldom_as_others(tasks: int, sigma: float) -> None:
-    """Lognormal differences, less their mean; sign flips alone err 7 to 18 % of the time."""
+    """Skewed differences err at most 6 %; sign flips alone err 7 to 18 % of the time."""
     chance = np.random.default_rng(44)
     mean = math.exp(sigma**2 / 2)
     all_found = [of_differences(list(chance.lognormal(0, sigma, tasks) - mean)) for _ in range(300)]
-    assert np.mean([found.p < 0.05 for found in all_found]) < 0.06
-    for found in all_found:
-        if found.estimate.bounds is not None:
-            assert leaves_out_zero(found) == (found.p < 0.05)
+    assert np.mean([inference.p < 0.05 for inference in all_found]) < 0.06
+    for inference in all_found:
+        if inference.estimate.bounds is not None:
+            assert leaves_out_zero(inference) == (inference.p < 0.05)
 
 
 def test_symmetrical_differences_lose_little_power() -> None:
@@ -514,15 +516,15 @@ def test_symmetrical_differences_lose_little_power() -> None:
 
 
 def test_one_event_in_sixty_tasks_is_no_interval() -> None:
-    """A single large difference tells that there is a long tail, and not how long it is."""
-    found = of_differences([0.0, 0.1] * 29 + [0.05, 100.0])
-    assert found.estimate.bounds is None
-    # Nothing hides below the other differences, so that the mean is above 0 all the same.
-    assert found.p < 0.05
+    """One large difference in sixty shows a tail of unknown length, so there is no interval."""
+    inference = of_differences([0.0, 0.1] * 29 + [0.05, 100.0])
+    assert inference.estimate.bounds is None
+    # The other differences have no tail, so the mean is above 0 all the same.
+    assert inference.p < 0.05
 
 
 def test_the_correction_for_skewness_and_its_inverse() -> None:
-    """A p value at the level of the uncorrected test is the corrected level, on either side."""
+    """The correction maps the level of the uncorrected test to the corrected level, and back."""
     for size in (0.0, 0.3, 4.0, 50.0):
         for alpha in (0.5, 0.05, 0.001):
             uncorrected = skewness.uncorrected_level(size, alpha)
@@ -538,14 +540,16 @@ def test_the_correction_for_skewness_and_its_inverse() -> None:
 
 
 def test_one_huge_difference_does_not_part_interval_and_test() -> None:
-    """Where p is below the level, the interval leaves out 0, also beside rounding."""
+    """The interval excludes 0 where p is below the level, also at the limits of rounding."""
     for rest in ([-0.4, 0.1, 0.1, 0.1, 0.1], [-0.4, *[0.1] * 14]):
-        found = of_differences([*rest, 1e12])
-        assert found.estimate.bounds is None or (found.p < 0.05) == leaves_out_zero(found)
+        inference = of_differences([*rest, 1e12])
+        assert inference.estimate.bounds is None or (inference.p < 0.05) == leaves_out_zero(
+            inference
+        )
 
 
 def test_skewed_differences_are_called_so() -> None:
-    """Of lognormal differences most samples are; of normal ones, few or none."""
+    """Most lognormal samples cause the warning of skewness, and almost no normal samples do."""
     chance = np.random.default_rng(16)
     for tasks in (12, 30):
         skewed = [paired_means.is_skewed(list(chance.lognormal(0, 1, tasks))) for _ in range(200)]
@@ -555,7 +559,7 @@ def test_skewed_differences_are_called_so() -> None:
 
 
 def test_a_mean_that_cannot_have_an_interval_has_none() -> None:
-    """Five tasks cannot support 95 %; a constant shift is shown, but not how large it is."""
+    """Five tasks cannot support 95 %, so a constant shift has no interval."""
     few = of_differences([1.0, 2.0, 3.0, 4.0, 5.0])
     assert few.estimate == samples.Estimate(3.0, None, None)
     assert few.p == 2.0**-4
@@ -599,7 +603,7 @@ def test_standardized_differences() -> None:
 
 
 def test_power_is_that_of_every_outcome() -> None:
-    """Summed over all outcomes of ten pairs that the exact test rejects."""
+    """Power equals the sum over all outcomes of ten pairs that the exact test rejects."""
     up, down, size = 0.6, 0.05, 10
     expected = sum(
         stats.multinomial.pmf((g, n, size - g - n), size, (up, down, 1 - up - down))
@@ -611,18 +615,18 @@ def test_power_is_that_of_every_outcome() -> None:
 
 
 def test_power_of_many_pairs_is_connors() -> None:
-    """The sample size of Connor 1987 for a power, turned round, is about the power asked for."""
+    """Connor's sample size (1987) for a power has about that power."""
     share, difference = 0.2, 0.04
     z_a, z_b = stats.norm.ppf([0.975, 0.8])
     size = (z_a * math.sqrt(share) + z_b * math.sqrt(share - difference**2)) ** 2 / difference**2
-    found = planned_power.rate_power(math.ceil(size), share, difference, ALL)
-    assert found == pytest.approx(0.8, abs=0.02)
+    power = planned_power.rate_power(math.ceil(size), share, difference, ALL)
+    assert power == pytest.approx(0.8, abs=0.02)
     assert planned_power.detectable_rate(size, share, ALL) == pytest.approx(difference, rel=0.03)
 
 
 @pytest.mark.parametrize(("size", "discordant"), [(12, 0.2), (40, 0.4), (150, 0.3)])
 def test_what_could_be_shown_is_shown_four_times_in_five(size: int, discordant: float) -> None:
-    """Comparisons drawn with the smallest detectable difference reject in 80 % of cases."""
+    """The smallest detectable difference is shown in 80 % of simulated comparisons."""
     least = planned_power.detectable_rate(size, discordant, ALL)
     assert least is not None
     share = max(discordant, least)
@@ -635,7 +639,7 @@ def test_what_could_be_shown_is_shown_four_times_in_five(size: int, discordant: 
 
 
 def test_too_few_tasks_can_show_nothing() -> None:
-    """Five tasks all lost are p = 0.0625: no difference can be shown at 95 %."""
+    """Five lost tasks of five are p = 0.0625, so no difference can be shown at 95 %."""
     assert planned_power.detectable_rate(5, 0.5, ALL) is None
     assert not planned_power.rate_can_be_shown(5, ALL)
     assert of_pairs(5, 0, 5).p > 0.05
@@ -646,7 +650,7 @@ def test_too_few_tasks_can_show_nothing() -> None:
 
 
 def test_means_that_could_be_shown_are_shown_four_times_in_five() -> None:
-    """Normal differences with the smallest detectable mean reject in about 80 % of cases."""
+    """The smallest detectable mean is shown in about 80 % of simulated comparisons."""
     chance = np.random.default_rng(10)
     least = planned_power.detectable_shift(3 / math.sqrt(10), 9, ALL)
     assert least is not None

@@ -1,4 +1,4 @@
-"""What users read when a provider cannot be reached, or its answer not be read."""
+"""Messages about providers that cannot be reached or whose answers cannot be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VARIABLES = [f"{name}_proxy" for name in ("http", "https", "no", "all")]
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of this machine's environment matters."""
+    """Remove the proxies of this machine's environment."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -29,7 +29,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def served(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """A server that gives each connection the same bytes. Yields its port."""
+    """Run a server that gives each connection the same bytes, and yield its port."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -82,29 +82,29 @@ def encoded(name: bytes) -> bytes:
     ],
 )
 def test_answers_that_cannot_be_read(answer: bytes, detail: str, hint: str) -> None:
-    """The sentence names the compression, or what is wrong with the answer."""
+    """The message names the compression or the defect of the answer."""
     with served(answer) as port:
-        found = asked(f"http://127.0.0.1:{port}")
-    assert detail in found.detail
-    assert hint in (found.hint or "")
+        error = asked(f"http://127.0.0.1:{port}")
+    assert detail in error.detail
+    assert hint in (error.hint or "")
 
 
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
-    """A certificate of one's own is named as the reason, with the variable that helps."""
+    """A self-signed certificate is named as the reason, with the variable that helps."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(write_certificate(tmp_path / "certificate.pem"))
     with served(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", context) as port:
-        found = asked(f"https://127.0.0.1:{port}")
-    assert found.detail.startswith("its certificate is not trusted (self")
-    assert "SSL_CERT_FILE" in (found.hint or "")
+        error = asked(f"https://127.0.0.1:{port}")
+    assert error.detail.startswith("its certificate is not trusted (self")
+    assert "SSL_CERT_FILE" in (error.hint or "")
 
 
 def test_a_server_without_tls() -> None:
-    """A server of plain HTTP at an https:// address is named as such."""
+    """A plain HTTP server at an https:// address is named as the reason."""
     with served(b"HTTP/1.1 200 OK\r\n\r\n") as port:
-        found = asked(f"https://127.0.0.1:{port}")
-    assert "does not speak TLS" in found.detail
-    assert "http://" in (found.hint or "")
+        error = asked(f"https://127.0.0.1:{port}")
+    assert "does not speak TLS" in error.detail
+    assert "http://" in (error.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_a_server_without_tls() -> None:
     ],
 )
 def test_addresses_that_nothing_serves(upstream: str, detail: str) -> None:
-    """The sentence says whether the name or the connection failed."""
-    found = asked(upstream)
-    assert detail in found.detail
-    assert "`upstream`" in (found.hint or "")
+    """The message says whether the name lookup or the connection failed."""
+    error = asked(upstream)
+    assert detail in error.detail
+    assert "`upstream`" in (error.hint or "")
 
 
 REFUSES = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
@@ -136,15 +136,15 @@ REFUSES = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
     ],
 )
 def test_proxies(monkeypatch: pytest.MonkeyPatch, proxy: str, detail: str) -> None:
-    """A proxy is named as the reason where it is one, without its user and password."""
+    """A proxy is named where it is the reason, without its user and password."""
     with served(REFUSES) as port:
         monkeypatch.setenv("https_proxy", proxy.replace("PORT", str(port)))
-        found = asked("https://models.example")
-    assert detail in found.detail
-    assert "proxy" in (found.hint or "") or "upstream" in (found.hint or "")
+        error = asked("https://models.example")
+    assert detail in error.detail
+    assert "proxy" in (error.hint or "") or "upstream" in (error.hint or "")
 
 
 def test_a_direct_connection_is_not_blamed_on_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy for other addresses has nothing to do with a failure."""
+    """A proxy for other addresses is not blamed."""
     monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:9")
     assert "proxy" not in asked("http://127.0.0.1:9").detail

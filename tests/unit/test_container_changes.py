@@ -1,4 +1,4 @@
-"""The list of a container's changes, what is no change, and how it is read with few requests."""
+"""The list of a container's changes, its exclusions, and how it is read with few requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHANGES = (FILE, LINK, Change("etc/group", "deleted"), Change("srv/s", "added", 
 
 
 def test_list_is_stored_and_read() -> None:
-    """What is stored is read again as it was, in the order of its paths."""
+    """A stored list is read back unchanged, in the order of its paths."""
     stored = ChangeList("/srv/app", {change.path: change for change in CHANGES}, ["/data"], True)
     content = json.dumps(stored.as_json()).encode()
     assert ChangeList.of(content) == stored
@@ -56,7 +56,7 @@ def test_malformed_lists(wrong: dict[str, object]) -> None:
 
 
 def test_what_is_stored() -> None:
-    """A file needs a digest; sockets and deletions need nothing; devices cannot be restored."""
+    """A file needs a digest, sockets and deletions do not, and devices cannot be restored."""
     assert all(change.is_stored for change in CHANGES)
     assert not replace(FILE, sha256=None).is_stored
     assert not Change("x", "added", "other").is_stored
@@ -65,7 +65,7 @@ def test_what_is_stored() -> None:
 
 @pytest.mark.parametrize("path", ["/x", "../x", "a/../b", "a//b", "", ".", "a\ufffd"])
 def test_paths_that_are_not_exact(path: str) -> None:
-    """A path that leads elsewhere, or was not stored as it is, is never restored."""
+    """Only exact paths are restored."""
     assert not is_exact(path)
     assert not is_exact("a\udcff")
     assert is_exact("a/b c\n")
@@ -73,28 +73,28 @@ def test_paths_that_are_not_exact(path: str) -> None:
 
 
 def test_exclusions() -> None:
-    """Mounts and the engine's files are no changes, nor are folders made for mounts."""
+    """Mounts, the engine's files and folders made for mounts are not changes."""
     exclusions = Exclusions.of(["/logs/agent", "/srv/app/data"])
     for path in ("logs/agent/x", "srv/app/data", "dev/null", "agentlab/out/x", "etc/hosts"):
         assert exclusions.excludes(path)
     for path in ("logs", "logs/agents", "srv/app/x", "device", "etc/hosts.allow"):
         assert not exclusions.excludes(path)
-    made = Change("logs", "added", "folder", 0o755)
-    assert exclusions.was_made_by_engine(made)
-    assert not exclusions.was_made_by_engine(replace(made, mode=0o700))
-    assert not exclusions.was_made_by_engine(replace(made, change="changed"))
-    assert not exclusions.was_made_by_engine(replace(made, path="other"))
+    change = Change("logs", "added", "folder", 0o755)
+    assert exclusions.was_made_by_engine(change)
+    assert not exclusions.was_made_by_engine(replace(change, mode=0o700))
+    assert not exclusions.was_made_by_engine(replace(change, change="changed"))
+    assert not exclusions.was_made_by_engine(replace(change, path="other"))
 
 
 def requests(wanted: dict[str, ChangeKind], *not_whole: str) -> list[tuple[str, bool]]:
-    found = engine_archives._requests(
+    requests = engine_archives.archive_requests(
         wanted, lambda path: (False, path), lambda path: path in not_whole
     )
-    return [(request.path, request.whole) for request in found]
+    return [(request.path, request.whole) for request in requests]
 
 
 def test_few_requests() -> None:
-    """A new folder is one request, and so is one with many changes unless something prevents it."""
+    """A new folder needs one request, even with many changes, unless something prevents it."""
     new: dict[str, ChangeKind] = {
         "a": "changed",
         "a/n": "added",
@@ -119,7 +119,7 @@ def names(written: SnapshotWriter) -> list[str]:
 
 
 def test_snapshot_of_hard_links() -> None:
-    """Another name of a stored file is a file with the same content; of one left out, it is too."""
+    """A second name of a stored file has its content, also if the first name is left out."""
     written = writer()
 
     def linked(path: str) -> object:
@@ -136,7 +136,7 @@ def test_snapshot_of_hard_links() -> None:
 
 
 def test_snapshot_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that does not fit is left out, and smaller ones after it are not."""
+    """A file that exceeds the limit is left out; smaller files after it are not."""
     monkeypatch.setattr(engine_archives, "CAP", 4_000)
     written = writer()
     written.add(replace(FILE, path="large", size=5_000), iter([bytes(5_000)]))
@@ -148,7 +148,7 @@ def test_snapshot_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_snapshot_without_secrets() -> None:
-    """A secret in content, name or target of a link keeps it out, also across two pieces."""
+    """A secret in a content, name or link target excludes the file, also across two pieces."""
     written = writer(Redactor({"KEY": "tops3cret"}))
     size = len(b"a tops3cret b")
     written.add(replace(FILE, path="held", size=size), iter([b"a tops", b"3cret b"]))

@@ -1,4 +1,4 @@
-"""What people ask of a run: rows that are applied once, and what they add up to."""
+"""Requests of people to a run: each is applied once, and together they give a state."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import sample_ledgers as kit
 from waiting import PATIENCE_S, wait_until
 
 import labledger
-from labledger import InvalidInput, LabLedgerError, RequestKind, open_ledger
+from labledger import open_ledger
+from labledger.errors import InvalidInput, LabLedgerError
 from labledger.execution.host_state import Limits
 from labledger.execution.process_identity import this_process
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import CancelledSlots, Dispatch
-from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.sqlite import DRIVER, writable_engine
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.rows.control_requests import Controls, Latch
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.results import RequestKind
 from labledger.runner.coordination.run_control import apply_waiting
 from labledger.runner.rerun import RerunSelection, choose_slots
 
@@ -31,24 +33,24 @@ ANN = "ann@box"
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    """A lab folder with one run of four slots, of two variants, that nobody owns."""
+    """A lab folder with an unowned run of four slots and two variants."""
     path = kit.make_ledger(tmp_path / ".lab")
     with kit.open_writer(path) as writer:
         writer.create_run(kit.new_run(), kit.tasks(2), kit.slots(4))
     return path.parent
 
 
-def ask(lab: Path, kind: str, **what: Any) -> labledger.ControlReply:
+def ask(lab: Path, kind: str, **what: Any) -> labledger.results.ControlReply:
     return labledger.request_control(kit.RUN, kind, what, requested_by=ANN, lab_dir=lab)
 
 
-def waiting(lab: Path) -> list[labledger.ControlRequest]:
+def waiting(lab: Path) -> list[labledger.results.ControlRequest]:
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
         return reader.unchanged_requests(kit.RUN, waiting=True)
 
 
 def apply_all(writer: LedgerWriter, lab: Path) -> Controls:
-    """Apply what waits, as the owner of the run does; return what everything adds up to."""
+    """Apply the waiting requests as the run's owner, and return the combined state."""
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     with open_ledger(lab_dir=lab) as ledger:
         for request in ledger.control_requests(kit.RUN):
@@ -58,8 +60,8 @@ def apply_all(writer: LedgerWriter, lab: Path) -> Controls:
         return Controls.of(ledger.control_requests(kit.RUN))
 
 
-def owner_applies(lab: Path, writer: LedgerWriter) -> list[labledger.ControlRequest]:
-    """Let the next owner of the run apply what waits; return all requests."""
+def owner_applies(lab: Path, writer: LedgerWriter) -> list[labledger.results.ControlRequest]:
+    """Apply the waiting requests as the next owner, and return all requests."""
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
         apply_waiting(reader, writer, reader.run(kit.RUN), lease, lambda event: None)
@@ -72,7 +74,7 @@ def slot(idx: int, variant_id: str = "base", task_id: str = "t0") -> Slot:
 
 
 def test_a_request_waits_until_the_owner_applies_it_once(lab: Path) -> None:
-    """It is stored with who asked and why, applied under the lease, and never changed after."""
+    """A request is stored with its author and reason, applied under the lease, and then fixed."""
     reply = labledger.request_control(
         kit.RUN, "pause", because="lunch", requested_by=ANN, lab_dir=lab
     )
@@ -89,25 +91,25 @@ def test_a_request_waits_until_the_owner_applies_it_once(lab: Path) -> None:
         [row] = ledger.query("control_requests")
         assert (row["requested_by"], row["because"], row["outcome"]) == (ANN, "lunch", "paused")
         assert ledger.control_requests(kit.RUN) == [applied]
-    with kit.open_writer(path) as writer:
+    with writable_engine(path).connect() as connection:
         for sql in (
             "UPDATE control_request SET outcome = 'other'",
             "UPDATE control_request SET because = 'other'",
             "DELETE FROM control_request",
         ):
             with pytest.raises(DRIVER.Error, match="control_request: a request is"):
-                writer._connection.execute(sql)
+                connection.execute(sql)
     assert verify(path).findings == ()
 
 
 def test_only_the_owner_applies(lab: Path) -> None:
-    """Whoever lost the lease changes nothing, neither the request nor the budget that it sets."""
+    """A process without the lease can change neither the request nor the budget."""
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         request = writer.add_request(kit.RUN, RequestKind.SET, {"budget": {"tokens": 5}}, ANN)
         lost = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.leases.release(lost, RunStatus.INTERRUPTED)
         writer.leases.acquire(kit.RUN, kit.OWNER, 30)
-        with pytest.raises(labledger.LeaseLost):
+        with pytest.raises(labledger.errors.LeaseLost):
             writer.apply_request(lost, request, {"text": "set"})
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.control_requests(kit.RUN)[0].waits
@@ -115,7 +117,7 @@ def test_only_the_owner_applies(lab: Path) -> None:
 
 
 def test_a_budget_is_set_with_its_request(lab: Path) -> None:
-    """The run has the new limits from the transaction on that applies the request."""
+    """The transaction that applies a request sets the new limits."""
     first = {"budget": {"tokens": 5, "cost_usd": 2.5}, "max_concurrency": 3}
     second = {"budget": {"tokens": None}, "at_most_per_host": 2}
     with kit.open_writer(lab / "ledger.sqlite") as writer:
@@ -128,7 +130,7 @@ def test_a_budget_is_set_with_its_request(lab: Path) -> None:
 
 
 def test_latches_are_independent(lab: Path) -> None:
-    """Run, variant, tasks and host are paused on their own, and one does not end another."""
+    """Run, variant, tasks and host are paused independently."""
     ask(lab, "pause")
     what = {"variant": ["base"], "task": ["t1*"], "host": ["node/12345678"]}
     with kit.open_writer(lab / "ledger.sqlite") as writer:
@@ -151,14 +153,14 @@ def test_latches_are_independent(lab: Path) -> None:
 
 
 def test_a_host_is_paused_by_its_name_alone_too() -> None:
-    """`NAME` means the host of that name whatever its id."""
+    """`NAME` means the host with that name, whatever its id."""
     assert Latch("host", "node").holds_host("node/12345678")
     assert not Latch("host", "node").holds_host("node2/12345678")
     assert not Latch("run").holds_host("node/12345678")
 
 
 def test_asking_again_changes_nothing(lab: Path) -> None:
-    """To pause what is paused, or is about to be, or to go on with what is not, is no request."""
+    """Pausing a paused variant and continuing a running one make no request."""
     assert ask(lab, "unpause").request is None
     assert ask(lab, "pause", variant=["base"]).request is not None
     assert "already paused" in ask(lab, "pause", variant=["base"]).text
@@ -179,7 +181,7 @@ def test_asking_again_changes_nothing(lab: Path) -> None:
 )
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_request_that_was_changed_is_not_followed(lab: Path, sql: str, *, applied: bool) -> None:
-    """Neither one that waits, nor one that was applied, which the next owner would keep to."""
+    """A request whose row was changed is not followed, whether it waits or was applied."""
     ask(lab, "pause", variant=["base"])
     path = lab / "ledger.sqlite"
     with kit.open_writer(path) as writer:
@@ -194,7 +196,7 @@ def test_a_request_that_was_changed_is_not_followed(lab: Path, sql: str, *, appl
 
 
 def test_later_slots_are_not_cancelled(lab: Path) -> None:
-    """A cancellation means the slots that the run had then, such as not those of its rerun."""
+    """A cancellation covers the slots that existed then, not the slots of a later rerun."""
     ask(lab, "cancel", variant=["base"], slot=[3])
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         controls = apply_all(writer, lab)
@@ -231,7 +233,7 @@ def test_later_slots_are_not_cancelled(lab: Path) -> None:
 def test_what_means_nothing_is_refused(
     lab: Path, kind: str, what: dict[str, Any], words: str
 ) -> None:
-    """A request that names nothing of the run is refused with what was found, and not stored."""
+    """A request that matches nothing in the run is refused and not stored."""
     with pytest.raises(InvalidInput, match=words):
         ask(lab, kind, **what)
     with open_ledger(lab_dir=lab) as ledger:
@@ -239,13 +241,13 @@ def test_what_means_nothing_is_refused(
 
 
 def test_a_run_that_nobody_owns_cannot_be_stopped(lab: Path) -> None:
-    """The message says what continues it; a request would stop the next coordinator at once."""
+    """Stopping an unowned run is refused, because the request would stop the next coordinator."""
     with pytest.raises(LabLedgerError, match="not running"):
         ask(lab, "stop")
 
 
 def test_a_dry_run_asks_for_nothing(lab: Path) -> None:
-    """It says how many slots a cancellation would end, and stores no request."""
+    """A dry run reports how many slots it would cancel, and stores no request."""
     reply = labledger.request_control(
         kit.RUN, RequestKind.CANCEL, {"variant": ["base"]}, dry_run=True, lab_dir=lab
     )
@@ -255,7 +257,7 @@ def test_a_dry_run_asks_for_nothing(lab: Path) -> None:
 
 
 def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
-    """Of a run without an owner nothing runs on or is killed, whatever was dispatched."""
+    """In an unowned run, the messages mention no running trial, whatever was dispatched."""
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         for idx in range(2):
@@ -283,7 +285,7 @@ def test_what_nobody_runs_is_not_said_to_run(lab: Path) -> None:
 
 
 def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
-    """A cancellation is announced until the run's owner has applied it; then it is reported."""
+    """A cancellation is announced until the owner applies it, and then reported as done."""
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, this_process(), 30)
         for idx in (0, 1):
@@ -293,7 +295,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
         assert waits.text == (
             "trial 0: 1 trial will be cancelled for good; 1 running trial will be killed"
         )
-        replies: list[labledger.ControlReply] = []
+        replies: list[labledger.results.ControlReply] = []
 
         def cancel() -> None:
             replies.append(
@@ -314,7 +316,7 @@ def test_what_was_applied_is_said_to_have_happened(lab: Path) -> None:
 
 
 def test_what_has_finished_is_not_cancelled(lab: Path) -> None:
-    """A slot whose result waits is refused by its number, and named where its variant is meant."""
+    """A slot with a waiting result cannot be cancelled, and is named if its variant is meant."""
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, this_process(), 30)
         entry = Dispatch(2, 1, "container-2", "elsewhere", kit.TIMES[0])
@@ -329,7 +331,7 @@ def test_what_has_finished_is_not_cancelled(lab: Path) -> None:
 
 
 def test_stopping_again_changes_nothing(lab: Path) -> None:
-    """A run that is stopping is not asked again, but may be asked to stop now."""
+    """A stopping run refuses a second stop, but accepts `--now`."""
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         lease = writer.leases.acquire(kit.RUN, this_process(), 30)
         asked = ask(lab, "stop").request
@@ -344,7 +346,7 @@ def test_stopping_again_changes_nothing(lab: Path) -> None:
 
 
 def test_an_import_brings_what_was_applied(lab: Path, tmp_path: Path) -> None:
-    """The history of a run comes with it; what waits is for the owner there."""
+    """Imported runs keep applied requests; waiting requests stay with the original owner."""
     ask(lab, "pause")
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         apply_all(writer, lab)
@@ -352,12 +354,12 @@ def test_an_import_brings_what_was_applied(lab: Path, tmp_path: Path) -> None:
     other = tmp_path / "other" / ".lab"
     labledger.import_runs(lab, lab_dir=other)
     with open_ledger(lab_dir=other) as ledger:
-        assert [each.kind for each in ledger.control_requests(kit.RUN)] == [RequestKind.PAUSE]
+        assert [request.kind for request in ledger.control_requests(kit.RUN)] == [RequestKind.PAUSE]
     assert labledger.verify(lab_dir=other).findings == ()
 
 
 def test_status_shows_what_is_paused_and_what_waits(lab: Path) -> None:
-    """The state of a run has the pauses in force and the requests that nobody has applied."""
+    """The state of a run lists pauses in force and requests that wait."""
     ask(lab, "pause", variant=["base"])
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         apply_all(writer, lab)
@@ -371,13 +373,13 @@ def test_status_shows_what_is_paused_and_what_waits(lab: Path) -> None:
 
 
 def test_limits_default_to_none() -> None:
-    """Without requests, hosts take what they take."""
+    """Without requests, hosts have no extra limits."""
     assert not Limits().is_closed("node/12345678")
     assert Limits().max_concurrency is None
 
 
 def test_what_is_asked_of_a_complete_run_is_refused(lab: Path) -> None:
-    """One that raced the last commit is not applied to slots that an extension adds."""
+    """A request that races the last commit does not affect slots of a later extension."""
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         ask(lab, "cancel", variant=["base"])
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
@@ -393,18 +395,18 @@ def test_what_is_asked_of_a_complete_run_is_refused(lab: Path) -> None:
 
 
 def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
-    """A slot that runs again what counts is not cancelled: without a trial it would replace that.
+    """A slot that reruns a counted result cannot be cancelled, because it would replace the result.
 
-    One that runs again what was left out anyway is.
+    A slot that reruns an excluded result can be cancelled.
     """
     path = rerun_ledgers.make_run(tmp_path / ".lab")
     lab = path.parent
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         chosen = RerunSelection(despite_verdict=True, because="a look", where="1 = 1")
         slots = rerun_ledgers.append(writer, choose_slots(reader, kit.RUN, chosen))
-        kept = {each.schedule_idx for each in reader.slots_that_replace_verdicts(kit.RUN)}
+        kept = {slot.schedule_idx for slot in reader.slots_that_replace_verdicts(kit.RUN)}
         left_out = {s.schedule_idx for s in slots if s.supersedes in rerun_ledgers.ENVIRONMENT}
-        assert kept == {each.schedule_idx for each in slots} - left_out
+        assert kept == {slot.schedule_idx for slot in slots} - left_out
         with pytest.raises(InvalidInput, match="whose result counts in the pass rate"):
             ask(lab, "cancel", slot=[min(kept)])
         reply = ask(lab, "cancel", variant=["base", "treat"])
@@ -416,15 +418,15 @@ def test_cancelling_a_rerun_leaves_no_verdict_out(tmp_path: Path) -> None:
 
 
 def test_each_way_of_being_cancelled_has_its_sentence() -> None:
-    """Nothing had run, a trial ran, or it waited for another attempt."""
-    told = labledger.cancelled_sentences(
+    """A cancelled slot's sentence says whether nothing ran, a trial ran, or a retry was due."""
+    sentences = labledger.results.cancelled_sentences(
         "demo",
         [
             CancelledSlots("base", status, f"cancelled by {ANN} (request 1)", 2)
             for status in (SlotStatus.CANCELLED, SlotStatus.AGENT_ERROR, SlotStatus.INFRA_ERROR)
         ],
     )
-    assert [text.rpartition(") ")[2] for text in told] == [
+    assert [text.rpartition(") ")[2] for text in sentences] == [
         "before any attempt started, and left out of the pass rate",
         "while running, and counted as not passed",
         "before another attempt, and left out of the pass rate",
@@ -435,7 +437,7 @@ def test_each_way_of_being_cancelled_has_its_sentence() -> None:
 def test_trials_that_run_are_counted_as_far_as_it_is_known(
     tmp_path: Path, dispatched: int, running: int
 ) -> None:
-    """Of two with one at once, one is prepared; with three, `resume` was given a larger number."""
+    """With one at once, a second dispatched trial is only prepared; a third shows a resume."""
     path = kit.make_ledger(tmp_path / ".lab")
     with kit.open_writer(path) as writer:
         run = kit.new_run(resolved={"design": {"max_concurrency": 1}})

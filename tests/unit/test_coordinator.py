@@ -1,189 +1,36 @@
-"""The coordinator's loop over a real ledger: only the trials' containers are not there."""
+"""The coordinator's loop over a real ledger, with simulated containers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sample_ledgers as kit
+from coordinated_runs import CAPACITY, SLOTS, WIDTH, Run, plan_of
 
 from labledger.errors import EngineUnavailable, LeaseLost, LedgerDiskFull, LedgerError
-from labledger.execution.budget import Budget
-from labledger.execution.dispatch_pauses import DispatchPauses
-from labledger.execution.failure_limits import ErrorRate, Pruning, RunNotices
-from labledger.execution.folder_retention import FolderRetention
-from labledger.execution.local_executor import LocalExecutor
+from labledger.execution.failure_limits import ErrorRate, Pruning
 from labledger.execution.process_identity import this_process
-from labledger.execution.run_events import StopRequest
 from labledger.execution.unanswered_variants import UnansweredVariants
 from labledger.execution.unfinished_slots import UnfinishedSlot
-from labledger.experiment.design_settings import Prune, Retry
-from labledger.experiment.plan_sections import BenchmarkPlan, GraderIdentity, Policy
-from labledger.experiment.runtime_sections import Runtime
+from labledger.experiment.design_settings import Retry
 from labledger.experiment.task_row import Task
-from labledger.experiment.trial_settings import TrialSettings, VariantSettings
-from labledger.export.mirrors import PATHS, MirrorWriter
+from labledger.export.mirrors import PATHS
 from labledger.ledger.checking.verify import verify
-from labledger.ledger.database.run_info import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, MetricValue
 from labledger.records.outcomes import SlotStatus
 from labledger.runner.coordination import ownership
-from labledger.runner.coordination.attempt_queues import NextAttempts, SlotQueue
-from labledger.runner.coordination.commit_queue import CommitQueue
-from labledger.runner.coordination.coordinator import Coordinator
+from labledger.runner.coordination.attempt_queues import SlotQueue
 from labledger.runner.coordination.earlier_trials import StoredTrials
-from labledger.runner.coordination.lost_hosts import LostHosts
-from labledger.runner.coordination.ownership import Heartbeat
 from labledger.runner.coordination.retries import RetryPolicy
-from labledger.runner.coordination.run_control import RunControl
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.trial_kinds import FreshTrial
-from labledger.trial.trial_plan import TrialPlan
-
-SLOTS = 24
-WIDTH = 4
-CAPACITY = 2 * WIDTH
-
-
-class Trials(LocalExecutor):
-    """Trials without containers, each of which ends when a test says so."""
-
-    def __init__(self, width: int, reader: LedgerReader) -> None:
-        super().__init__(width, FullDisks())
-        self.reader = reader
-        self.submitted: list[tuple[int, int]] = []
-        self.going: dict[int, tuple[int, Future[AttemptResult]]] = {}
-        """Attempt and future of each trial that has not ended, by slot."""
-        self.killed: set[tuple[int, int]] = set()
-        self.removals: list[Future[None]] | None = None
-        """Those that have not ended, where they end only when a test says so."""
-
-    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
-        idx = spec.slot.schedule_idx
-        journaled = self.reader.last_dispatches(kit.RUN)[idx]
-        assert journaled.attempt == spec.attempt, "it was not journaled before"
-        self.submitted.append((idx, spec.attempt))
-        future: Future[AttemptResult] = Future()
-        self.going[idx] = spec.attempt, future
-        return future
-
-    def kill(self, spec: AttemptSpec) -> None:
-        self.killed.add(spec.key)
-
-    def has_started(self, spec: AttemptSpec) -> bool:
-        return spec.slot.schedule_idx in self.going
-
-    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
-        done: Future[None] = Future()
-        if self.removals is None:
-            done.set_result(None)
-        else:
-            self.removals.append(done)
-        return done
-
-    def end(self, idx: int, **changes: Any) -> None:
-        attempt, future = self.going.pop(idx)
-        future.set_result(kit.result(idx, attempt=attempt, **changes))
-
-    def end_all(self, but: int | None = None) -> None:
-        for idx in [idx for idx in self.going if idx != but]:
-            self.end(idx)
-
-
-class Run:
-    """A run of `SLOTS` slots, its coordinator, and all that it told."""
-
-    def __init__(
-        self,
-        writer: LedgerWriter,
-        reader: LedgerReader,
-        lab: Path,
-        width: int,
-        trials: type[Trials] = Trials,
-    ) -> None:
-        self.lease: Lease = kit.begin_run(writer, SLOTS)
-        self.writer, self.told = writer, list[JsonObject]()
-        self.when_idle: Callable[[], None] = self.end_all
-        self.trials = trials(width, reader)
-        run = reader.run(kit.RUN)
-        self.mirrors = MirrorWriter(lab / "runs" / kit.RUN)
-        self.mirrors.repair(reader, kit.RUN)
-        self.stop = StopRequest()
-        pauses = DispatchPauses(self.emit, 3600.0, lambda: None)
-        budget = Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.emit)
-        error_rate = ErrorRate(None)
-        self.commit_queue = CommitQueue(
-            lease=self.lease,
-            writer=writer,
-            mirrors=self.mirrors,
-            repair_mirrors=lambda: self.mirrors.repair(reader, kit.RUN),
-            pruning=Pruning(Prune(2), {}),
-            error_rate=error_rate,
-            budget=budget,
-            notices=RunNotices(self.lease.epoch, budget, error_rate),
-            staged={},
-            disk_pause=pauses.disk,
-            full_disks=FullDisks(),
-            next_idx=0,
-            heartbeat=Heartbeat(writer, self.lease, self.trials, self.emit),
-            emit=self.emit,
-        )
-        plan = plan_of(lab / "runs" / kit.RUN, reader.ledger_id)
-        self.coordinator = Coordinator(
-            run=run,
-            commit_queue=self.commit_queue,
-            next_attempts=NextAttempts(
-                SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
-                self.commit_queue,
-                self.trials,
-                RunControl(reader, run, self.commit_queue, self.trials, self.stop, self.emit),
-            ),
-            executor=self.trials,
-            retry_policy=RetryPolicy(Retry()),
-            pauses=pauses,
-            folder_retention=FolderRetention.NONE,
-            stop_request=self.stop,
-            emit=self.emit,
-            lost_hosts=LostHosts(reader, kit.RUN, self.trials),
-        )
-
-    def emit(self, event: JsonObject) -> None:
-        self.told.append(event)
-        if event["event"] == "tick":
-            self.when_idle()
-
-    def end_all(self) -> None:
-        self.trials.end_all()
-
-    def names(self, *kinds: str) -> list[tuple[str, int]]:
-        """The events of these kinds, each with its slot."""
-        return [(e["event"], e["schedule_idx"]) for e in self.told if e["event"] in kinds]
-
-    def dispatched(self) -> list[int]:
-        return [idx for _, idx in self.names("slot_dispatched")]
-
-
-def plan_of(run_dir: Path, ledger_id: str) -> TrialPlan:
-    return TrialPlan(
-        ledger_id=ledger_id,
-        run_dir=run_dir,
-        store_root=run_dir,
-        bindings={},
-        settings=VariantSettings(TrialSettings(Runtime(image="python:3.11"), {})),
-        benchmark=BenchmarkPlan("demo", "demo", "test", Policy(), {}),
-        metrics=(),
-        images=kit.new_run().images,
-        environment={},
-        grader=GraderIdentity("1" * 64, 1),
-    )
 
 
 @pytest.fixture
@@ -193,25 +40,25 @@ def width() -> int:
 
 @pytest.fixture
 def run(writer: LedgerWriter, reader: LedgerReader, path: Path, width: int) -> Iterator[Run]:
-    made = Run(writer, reader, path.parent, width)
-    yield made
-    made.mirrors.close()
+    run = Run(writer, reader, path.parent, width)
+    yield run
+    run.mirrors.close()
 
 
 def transactions(writer: LedgerWriter) -> list[str]:
-    """Grows with each transaction that is committed: each is one sync of the log."""
-    found: list[str] = []
+    """Return a list that grows with each committed transaction, which is one sync of the log."""
+    statements: list[str] = []
 
     def note(statement: str) -> None:
         if statement == "COMMIT":
-            found.append(statement)
+            statements.append(statement)
 
-    writer._connection.driver.set_trace_callback(note)
-    return found
+    writer.connection.driver.set_trace_callback(note)
+    return statements
 
 
 def test_a_run_in_order_costs_one_transaction_a_slot(run: Run, path: Path) -> None:
-    """What is dispatched next is journaled with the commit that made room for it."""
+    """The commit that makes room for the next dispatch also journals it."""
     counted = transactions(run.writer)
     assert run.coordinator.execute()
     beginning = 2  # The first heartbeat, and the first dispatch.
@@ -221,7 +68,7 @@ def test_a_run_in_order_costs_one_transaction_a_slot(run: Run, path: Path) -> No
 
 
 def test_a_run_whose_models_never_answer_stops(run: Run, path: Path) -> None:
-    """What runs ends and is committed, nothing more starts, and the run can be resumed."""
+    """Running trials end and are committed, no more start, and the run can be resumed."""
     run.commit_queue.answers = UnansweredVariants(frozenset({"base", "treat"}))
     refused = kit.model_call(status=402, usage=None, raw_usage=None, detail="No credit is left")
 
@@ -235,7 +82,7 @@ def test_a_run_whose_models_never_answer_stops(run: Run, path: Path) -> None:
     assert run.coordinator.stop_cause.cause == "unanswered"
     assert "No credit is left" in run.coordinator.stop_cause.message
     assert run.commit_queue.next_idx == len(run.trials.submitted) < SLOTS
-    warnings = [each["message"] for each in run.told if each["event"] == "warning"]
+    warnings = [event["message"] for event in run.told if event["event"] == "warning"]
     assert [text.partition(" got no answer")[0] for text in warnings] == [
         "trial 0: the agent of variant base",
         "trial 1: the agent of variant treat",
@@ -244,7 +91,7 @@ def test_a_run_whose_models_never_answer_stops(run: Run, path: Path) -> None:
 
 
 def test_a_slot_that_must_wait_for_its_turn_costs_one_more(run: Run) -> None:
-    """Behind a slow slot everything is staged first, and its dispatches go with that."""
+    """Results behind a slow slot are staged first, and their dispatches share that transaction."""
 
     def end_the_first_last() -> None:
         run.trials.end_all(but=0 if len(run.trials.going) > 1 else None)
@@ -259,7 +106,7 @@ def test_a_slot_that_must_wait_for_its_turn_costs_one_more(run: Run) -> None:
 def test_trials_that_may_run_come_before_all_others(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A resume gives no other trial the place of one that goes on: also no earlier slot."""
+    """A resume starts trials that may still run before all others, including earlier slots."""
     kit.begin_run(writer, SLOTS)
     unfinished = {
         1: UnfinishedSlot(2, staged=False, container_may_exist=False),
@@ -276,7 +123,7 @@ def test_trials_that_may_run_come_before_all_others(
 
 
 def test_a_trial_that_may_run_is_found_again_though_fewer_may(run: Run) -> None:
-    """Its place is kept while the engine is away: those that wait for it must not keep it out."""
+    """While the engine is away, a trial that may run keeps its place from waiting trials."""
     run.coordinator.pauses.engine.check_cause = lambda: None
     until = time.monotonic() + 60
     is_lowered: list[bool] = []
@@ -297,10 +144,10 @@ def test_a_trial_that_may_run_is_found_again_though_fewer_may(run: Run) -> None:
 
 
 def test_places_are_filled_between_commits(run: Run) -> None:
-    """Where all that run end at once, the first places are filled before the last is committed."""
+    """If all running trials end at once, places are filled before the last commit."""
     assert run.coordinator.execute()
-    found = run.names("slot_committed", "slot_dispatched")[CAPACITY:]
-    assert found[:4] == [
+    names = run.names("slot_committed", "slot_dispatched")[CAPACITY:]
+    assert names[:4] == [
         ("slot_committed", 0),
         ("slot_dispatched", CAPACITY),
         ("slot_committed", 1),
@@ -309,7 +156,7 @@ def test_places_are_filled_between_commits(run: Run) -> None:
 
 
 def test_what_waited_for_its_turn_does_not_hold_dispatch_up(run: Run) -> None:
-    """A row of staged slots whose turn has come is committed beside what ends meanwhile."""
+    """A row of staged slots is committed beside trials that end meanwhile."""
     ended: list[int] = []
 
     def end_the_first_last() -> None:
@@ -321,15 +168,15 @@ def test_what_waited_for_its_turn_does_not_hold_dispatch_up(run: Run) -> None:
 
     run.when_idle = end_the_first_last
     assert run.coordinator.execute()
-    found = run.names("slot_committed", "slot_dispatched")
-    last_dispatch = max(n for n, (kind, _) in enumerate(found) if kind == "slot_dispatched")
-    committed_after = [idx for kind, idx in found[last_dispatch:] if kind == "slot_committed"]
+    names = run.names("slot_committed", "slot_dispatched")
+    last_dispatch = max(n for n, (kind, _) in enumerate(names) if kind == "slot_dispatched")
+    committed_after = [idx for kind, idx in names[last_dispatch:] if kind == "slot_committed"]
     assert len(committed_after) > WIDTH
 
 
 def test_a_commit_that_fails_dispatches_nothing(run: Run, path: Path) -> None:
-    """Where the ledger is full, nothing runs that it does not know of, and all runs later."""
-    raw: Any = run.writer._connection.driver
+    """If the ledger is full, no unknown trial runs, and every trial runs later."""
+    raw: Any = run.writer.connection.driver
     (pages,) = raw.execute("PRAGMA page_count").fetchone()
 
     def fill_and_empty() -> None:
@@ -340,16 +187,16 @@ def test_a_commit_that_fails_dispatches_nothing(run: Run, path: Path) -> None:
 
     run.when_idle = fill_and_empty
     assert run.coordinator.execute()
-    found = [event["event"] for event in run.told]
-    held = found[found.index("dispatch_paused") : found.index("dispatch_resumed")]
+    names = [event["event"] for event in run.told]
+    held = names[names.index("dispatch_paused") : names.index("dispatch_resumed")]
     assert "slot_dispatched" not in held
-    assert "slot_committed" in found[: found.index("dispatch_paused")], "it was full too early"
+    assert "slot_committed" in names[: names.index("dispatch_paused")], "it was full too early"
     assert {idx for idx, _ in run.trials.submitted} == set(range(SLOTS))
     assert verify(path).is_clean
 
 
 def test_who_lost_the_run_dispatches_nothing(run: Run, path: Path, reader: LedgerReader) -> None:
-    """The commit of a result fails with its lease, and so does what it would have dispatched."""
+    """Without the lease, the commit of a result fails, and so does its next dispatch."""
 
     def lose() -> None:
         with kit.open_writer(path) as other:
@@ -364,23 +211,8 @@ def test_who_lost_the_run_dispatches_nothing(run: Run, path: Path, reader: Ledge
 
 
 @pytest.mark.parametrize("width", [1])
-def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
-    """What a trial spent counts before what is dispatched with its commit is chosen."""
-    run.commit_queue.budget.limits = {"cost_usd": 1.0}
-
-    def spend() -> None:
-        for idx in sorted(run.trials.going)[:1]:
-            run.trials.end(idx, metrics=(MetricValue("cost_usd", "result", 0.6),))
-
-    run.when_idle = spend
-    assert not run.coordinator.execute()
-    assert "1.2 of 1 USD are spent" in str(run.coordinator.stop_cause)
-    assert run.dispatched() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("width", [1])
 def test_a_result_that_gives_a_variant_up_dispatches_none_of_it(run: Run) -> None:
-    """A failure counts before what is dispatched with its commit is chosen."""
+    """A failure counts before its commit chooses the next dispatch."""
 
     def fail_treated() -> None:
         for idx in sorted(run.trials.going)[:1]:
@@ -394,7 +226,7 @@ def test_a_result_that_gives_a_variant_up_dispatches_none_of_it(run: Run) -> Non
 
 @pytest.mark.parametrize("width", [1])
 def test_after_a_stop_nothing_is_started(run: Run, reader: LedgerReader) -> None:
-    """What was journaled with the very commit at which a person asked for a stop is left."""
+    """A dispatch that was journaled in the same commit as a stop request does not start."""
     emit = run.emit
 
     def press(event: JsonObject) -> None:
@@ -409,7 +241,7 @@ def test_after_a_stop_nothing_is_started(run: Run, reader: LedgerReader) -> None
 
 
 def test_a_stop_at_once_does_not_say_that_trials_finish(run: Run) -> None:
-    """Of two requests that arrive together, only the last is announced, because it takes effect."""
+    """If two stop requests arrive together, only the last is announced."""
     run.when_idle = lambda: run.stop.raise_to(2, "a stop at once")
     run.trials.kill = lambda spec: run.trials.end_all()  # type: ignore[method-assign]
     assert not run.coordinator.execute()
@@ -417,7 +249,7 @@ def test_a_stop_at_once_does_not_say_that_trials_finish(run: Run) -> None:
 
 
 def test_the_end_of_each_attempt_is_told_as_it_was(run: Run) -> None:
-    """One event an attempt, with what it ended with, what it spent, and whether another follows."""
+    """Each attempt has one event, with its ending, its spending, and whether another follows."""
     failed: list[int] = []
 
     def fail_once() -> None:
@@ -430,23 +262,23 @@ def test_the_end_of_each_attempt_is_told_as_it_was(run: Run) -> None:
 
     run.when_idle = fail_once
     assert run.coordinator.execute()
-    told = [e for e in run.told if e["event"] == "trial_finished" and e["schedule_idx"] == 2]
+    endings = [e for e in run.told if e["event"] == "trial_finished" and e["schedule_idx"] == 2]
     ids = kit.ids(2).as_json()
     spent = {"cost_usd": None, "tokens": 12}
     first = {"attempt": 1, "status": "infra_error", "reason": "container_killed", "verdict": None}
     second = {"attempt": 2, "status": "completed", "reason": None, "verdict": "pass"}
-    assert [{key: event[key] for key in ids | second | spent} for event in told] == [
+    assert [{key: event[key] for key in ids | second | spent} for event in endings] == [
         ids | first | {"cost_usd": 0.5, "tokens": None},
         ids | second | spent,
     ]
-    assert [(e["duration_ms"], e["will_retry"], "host" in e) for e in told] == [
+    assert [(e["duration_ms"], e["will_retry"], "host" in e) for e in endings] == [
         (70, True, False),
         (1500, False, False),
     ]
 
 
 def test_what_an_earlier_coordinator_staged_is_counted_when_it_is_committed(run: Run) -> None:
-    """Its ending is not known before, so nothing is chosen with its commit; then it is counted."""
+    """A result of an earlier coordinator counts when it is committed, and chooses no dispatch."""
     queue = run.commit_queue
     failed = {"status": SlotStatus.AGENT_ERROR}
     assert queue.commit_or_stage(kit.result(1, **failed), final=True)
@@ -464,7 +296,7 @@ def test_what_an_earlier_coordinator_staged_is_counted_when_it_is_committed(run:
 def test_a_slot_that_is_given_up_is_committed_with_its_reason(
     run: Run, reader: LedgerReader
 ) -> None:
-    """When its turn comes, not before: its status says that it was not run, and why."""
+    """The slot of a pruned variant is committed in order, with the reason that it did not run."""
     queue = run.commit_queue
     queue.skip_slot(1, SlotStatus.SKIPPED_PRUNED, "the variant failed twice in a row")
     assert not queue.is_ready
@@ -484,7 +316,7 @@ def test_a_slot_that_is_given_up_is_committed_with_its_reason(
 def test_a_regrading_of_too_many_errors_is_not_completed(
     run: Run, errors: int, is_completed: bool, arrives_last: bool
 ) -> None:
-    """At half, its last slot is staged, but not committed, whether it or the first arrives last."""
+    """A regrading with errors in half of its slots stays incomplete, in any order of results."""
     queue = run.commit_queue
     queue.error_rate = ErrorRate.of_regrading(None, 2, [])
     failed = {"status": SlotStatus.GRADE_ERROR}
@@ -498,7 +330,7 @@ def test_a_regrading_of_too_many_errors_is_not_completed(
 
 
 def test_the_first_slot_counts_like_others(run: Run) -> None:
-    """A row of failures may begin with it."""
+    """A row of failures may begin with the first slot."""
     queue = run.commit_queue
     failed = {"status": SlotStatus.AGENT_ERROR}
     assert queue.commit_or_stage(kit.result(0, **failed), final=True)
@@ -509,7 +341,7 @@ def test_the_first_slot_counts_like_others(run: Run) -> None:
 
 
 def test_files_of_events_stay_until_their_slot_is_committed(run: Run) -> None:
-    """A staged result needs its file, a committed one does not."""
+    """The events file of a staged result stays until the result is committed."""
     queue = run.commit_queue
     events = kit.event_file(run.writer, f"{kit.RUN}/000001-1.jsonl")
     assert queue.commit_or_stage(kit.result(1, events=events), final=True)
@@ -522,7 +354,7 @@ def test_files_of_events_stay_until_their_slot_is_committed(run: Run) -> None:
 def test_a_mirror_that_cannot_be_written_holds_up_no_commit(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told once, and what the mirror lacks is appended when that is possible again."""
+    """A mirror failure is reported once, and missing lines are appended later."""
 
     def fail(*_: Any) -> None:
         raise LedgerError("the mirror cannot be written")
@@ -549,7 +381,7 @@ def test_a_mirror_that_cannot_be_written_holds_up_no_commit(
 def test_what_the_full_disk_refuses_is_not_taken_for_written(
     run: Run, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dispatch or a commit that was refused says so, changes nothing, and is made later."""
+    """A dispatch or commit that the full disk refuses changes nothing and is made later."""
 
     def refuse(*_: Any) -> None:
         raise LedgerDiskFull("the disk is full")
@@ -573,7 +405,7 @@ def test_what_the_full_disk_refuses_is_not_taken_for_written(
 
 
 def test_only_the_last_attempt_of_a_slot_counts_as_its_ending(run: Run) -> None:
-    """A failure that is retried counts as no error and prunes nothing; what it spent counts."""
+    """A retried failure is no error and prunes nothing, but its spending counts."""
     queue = run.commit_queue
     queue.budget.limits = {"cost_usd": 1.0}
     failed = {"status": SlotStatus.INFRA_ERROR, "scores": ()}
@@ -586,7 +418,7 @@ def test_only_the_last_attempt_of_a_slot_counts_as_its_ending(run: Run) -> None:
 
 
 def test_the_lease_is_renewed_between_commits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long series of commits keeps it, without a renewal for each of them."""
+    """A long series of commits keeps the lease without renewing it for each commit."""
     queue, renewed_at = run.commit_queue, list[int]()
     queue.heartbeat.on_renewal = lambda: renewed_at.append(queue.next_idx)
     for idx in range(2):
@@ -598,7 +430,7 @@ def test_the_lease_is_renewed_between_commits(run: Run, monkeypatch: pytest.Monk
 
 
 def test_a_retry_goes_before_what_is_new(run: Run) -> None:
-    """An attempt that is to be made again is the next to be dispatched."""
+    """A retry is dispatched before new slots."""
     failed: list[int] = []
 
     def fail_once() -> None:
@@ -618,7 +450,7 @@ IDLE = {"cpu_some_s": 1.0, "duration_s": 60.0}
 
 
 def timed_out(idx: int, pressure: JsonObject, **changes: Any) -> JsonObject:
-    """What changes of a result whose agent timed out under this pressure."""
+    """The fields of a result whose agent timed out under this pressure."""
     evidence = {**kit.evidence(idx, kit.Artifact.inline(b"x")), "ext": {"pressure": pressure}}
     return {
         "status": SlotStatus.AGENT_TIMEOUT,
@@ -633,7 +465,7 @@ def timed_out(idx: int, pressure: JsonObject, **changes: Any) -> JsonObject:
 def test_a_timeout_under_pressure_is_tried_again_as_often_as_design_retry_says(
     run: Run, reader: LedgerReader, retries: bool
 ) -> None:
-    """Whatever its verdict, if the policy says so; a time-out without pressure is a result."""
+    """The retry policy applies to a time-out under pressure; other time-outs are results."""
     run.coordinator.retry_policy = RetryPolicy(Retry(), retries_starved=retries)
 
     def time_out() -> None:
@@ -659,7 +491,7 @@ def test_a_timeout_under_pressure_is_tried_again_as_often_as_design_retry_says(
 
 
 def test_time_outs_that_are_as_frequent_without_pressure_are_not_blamed_on_it(run: Run) -> None:
-    """The warning says what pressure explains; where it explains nothing, there is none."""
+    """The warning states how much pressure explains, and is absent if it explains nothing."""
 
     def time_out() -> None:
         for idx in list(run.trials.going):
@@ -674,7 +506,7 @@ def test_time_outs_that_are_as_frequent_without_pressure_are_not_blamed_on_it(ru
 
 
 def test_a_warning_says_how_time_outs_rose(run: Run) -> None:
-    """It is given at the third time-out under pressure, then when there are twice as many."""
+    """The warning comes at the third time-out under pressure, then at each doubling."""
 
     def some_time_out() -> None:
         for idx in list(run.trials.going):
@@ -696,8 +528,10 @@ def test_a_warning_says_how_time_outs_rose(run: Run) -> None:
 
 @pytest.mark.parametrize("width", [1])
 def test_dispatch_waits_for_removals(run: Run) -> None:
-    """Trial folders are not made faster than they are removed, and the end waits for the last,
-    with the lease kept and told of."""
+    """New trial folders wait for removals, and the end waits for the last removal.
+
+    The lease is kept meanwhile, and events report it.
+    """
     run.trials.removals = removals = []
     most, left_at_the_end = [], []
 
@@ -732,7 +566,7 @@ class OpenTrials(StoredTrials):
 def test_the_slots_behind_one_that_stays_open_are_attempted(
     run: Run, reader: LedgerReader, path: Path
 ) -> None:
-    """Even with a narrow window, all results are durable, and none is committed out of order."""
+    """Behind an open slot, all results become durable, and none is committed out of order."""
     run.coordinator.stored_trials = OpenTrials(reader, {1, 7})
     run.coordinator.next_attempts.window = 2
     assert not run.coordinator.execute()
@@ -741,9 +575,9 @@ def test_the_slots_behind_one_that_stays_open_are_attempted(
     assert len(run.trials.submitted) == SLOTS
     staged = reader.staged(kit.RUN)
     assert [idx for idx in range(1, SLOTS) if not staged[idx].final] == [1, 7]
-    finished = [each for each in run.told if each["event"] == "trial_finished"]
+    finished = [event for event in run.told if event["event"] == "trial_finished"]
     assert [e["schedule_idx"] for e in finished if e.get("unjudged")] == [1, 7]
-    assert not any(each["will_retry"] for each in finished)
+    assert not any(event["will_retry"] for event in finished)
     assert verify(path).is_clean
 
 
@@ -751,7 +585,7 @@ def test_the_slots_behind_one_that_stays_open_are_attempted(
 def test_slots_that_stay_open_count_as_errors_of_a_regrading(
     run: Run, reader: LedgerReader, unjudged: int, stops: bool
 ) -> None:
-    """Errors in half of the first ten slots stop it; results behind an open slot count too."""
+    """Slots without a verdict are errors of a regrading; half of the first ten stop it."""
     run.coordinator.stored_trials = OpenTrials(reader, set(range(unjudged)))
     run.commit_queue.error_rate = ErrorRate.of_regrading(None, SLOTS, ())
     run.commit_queue.pruning = Pruning(None, {})

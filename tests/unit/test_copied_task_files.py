@@ -1,4 +1,4 @@
-"""Files of a task that each trial gets as a copy: a copy that differs from the tar is not used."""
+"""Files that each trial gets as a copy: a copy that differs from the tar is not used."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def spec(tmp_path: Path) -> AttemptSpec:
 
 
 def unpacked(spec: AttemptSpec) -> Path:
-    """The folder that the copies are made of."""
+    """Return the folder from which copies are made."""
     (files, _) = spec.task.files or ()
-    return shared_files.unpacked_folder(spec, files.tar)
+    return shared_files.unpacked_folder(spec.container, files.tar)
 
 
 def copied(spec: AttemptSpec, folder: Path) -> list[bytes]:
-    """What the copies of a new trial hold."""
+    """Return the contents of the copies of a new trial."""
     folder.mkdir()
-    shared_files.place_grader_files(spec, folder, folder / "fetched")
-    shared_files.unpack_agent_files(spec, folder)
+    shared_files.place_grader_files(spec.container, folder, folder / "fetched")
+    shared_files.unpack_agent_files(spec.container, folder)
     return [path.read_bytes() for path in sorted(folder.rglob("key"))]
 
 
@@ -57,7 +57,7 @@ def exchange(key: Path) -> None:
 
 
 def write_with_old_times(key: Path) -> None:
-    """Change a file in place, and put its times back."""
+    """Change a file in place, and restore its times."""
     status = key.stat()
     key.write_bytes(b"forged")
     os.utime(key, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -76,7 +76,7 @@ CHANGES: list[Callable[[Path], object]] = [
 def test_a_copy_of_changed_files_is_not_used(
     spec: AttemptSpec, tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
-    """A change stops the next trial, and one that was undone stops none after it."""
+    """A changed file stops the next trial; a change that was undone stops none."""
     assert copied(spec, tmp_path / "first") == [b"secret"] * 2
     folder = unpacked(spec)
     wait_until(lambda: fingerprint([folder]).is_settled, "the files to be old enough")
@@ -91,7 +91,7 @@ def test_a_copy_of_changed_files_is_not_used(
 
 
 def test_files_that_nobody_touched_are_compared_once(spec: AttemptSpec, tmp_path: Path) -> None:
-    """Later trials need no second reading of the tar, which may be large."""
+    """Untouched files are compared with the tar once, not again by later trials."""
     copied(spec, tmp_path / "first")
     wait_until(lambda: fingerprint([unpacked(spec)]).is_settled, "the files to be old enough")
     copied(spec, tmp_path / "second")

@@ -1,4 +1,4 @@
-"""Every output has a run's current result and names its grading; others are found by name."""
+"""Every output shows a run's current grading by name; other gradings are found by name."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def passed(lab: Path, run_id: str) -> dict[str, int]:
-    """How many slots of each variant passed, by the rows of exactly this run or regrading."""
+    """Return how many slots of each variant passed, by the rows of exactly this grading."""
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
-        return {each.variant_id: each.passes.passed for each in reader.counts(run_id)}
+        return {counts.variant_id: counts.passes.passed for counts in reader.counts(run_id)}
 
 
 @pytest.fixture(scope="module")
 def by_grading(lab: Path) -> dict[int, dict[str, int]]:
-    """How many slots of each variant passed by each complete grading: no two are alike."""
+    """Return how many slots of each variant passed in each grading; no two are alike."""
     known = {n: passed(lab, run) for n, run in ((1, RUN), (2, "run-1.g2"), (3, CURRENT))}
-    assert len({tuple(each.items()) for each in known.values()}) == len(known)
+    assert len({tuple(answer.items()) for answer in known.values()}) == len(known)
     return known
 
 
@@ -52,7 +52,7 @@ def command(lab: Path, *words: object) -> Any:
 
 
 def of_json(variants: list[dict[str, Any]]) -> dict[str, int]:
-    return {each["variant_id"]: each["passed"] for each in variants}
+    return {variant["variant_id"]: variant["passed"] for variant in variants}
 
 
 def test_each_output_has_the_current_result(
@@ -65,9 +65,13 @@ def test_each_output_has_the_current_result(
     assert (status["run_id"], status["grading"]["grading_id"]) == (RUN, CURRENT)
     with labledger.open_ledger(lab_dir=lab) as ledger:
         assert of_json(ledger.summary(RUN)["ext"]["variants"]) == expected
-        assert {each.variant_id: each.passes.passed for each in ledger.counts(RUN)} == expected
+        assert {
+            counts.variant_id: counts.passes.passed for counts in ledger.counts(RUN)
+        } == expected
         report = ledger.report(RUN)
-        verdicts = {each["variant_id"]: each["verdicts"]["pass"] for each in report["variants"]}
+        verdicts = {
+            variant["variant_id"]: variant["verdicts"]["pass"] for variant in report["variants"]
+        }
         assert verdicts == {name: number for name, number in expected.items() if name in verdicts}
         assert report["provenance"]["grading"]["generation"] == 3
         rows = ledger.query(
@@ -83,11 +87,14 @@ def test_each_output_has_the_current_result(
 
 
 def test_the_grading_is_named(lab: Path) -> None:
-    """By its number, time and grader; a run with one grading says nothing of it."""
+    """An output names the number, time and grader, unless the run has one grading."""
     with labledger.open_ledger(lab_dir=lab) as ledger:
         gradings = ledger.gradings(RUN)
-        name = labledger.grading_name(gradings[2], gradings)
-        assert labledger.grading_name(ledger.gradings("run-2")[0], ledger.gradings("run-2")) is None
+        name = labledger.results.grading_name(gradings[2], gradings)
+        assert (
+            labledger.results.grading_name(ledger.gradings("run-2")[0], ledger.gradings("run-2"))
+            is None
+        )
     assert name == (
         f"grading 3 of {RUN}, the current one, of {gradings[2].created_at}, grader 333333333333…"
     )
@@ -95,7 +102,7 @@ def test_the_grading_is_named(lab: Path) -> None:
     assert name in command(lab, "show", RUN, 0).stdout
     assert name in command(lab, "export", RUN, "--what", "scores", "--out", "-").stderr
     listed = json.loads(command(lab, "runs", "--json").stdout)
-    assert {each["current_grading"] for each in listed if each["root_id"] == RUN} == {CURRENT}
+    assert {row["current_grading"] for row in listed if row["root_id"] == RUN} == {CURRENT}
     with view_servers.serving(lab) as server:
         html = server.get(f"/runs/{RUN}").text
         assert "<b>grading 3</b> (current)" in html
@@ -109,7 +116,7 @@ def test_the_grading_is_named(lab: Path) -> None:
 def test_other_gradings_are_shown_by_name(
     lab: Path, by_grading: dict[int, dict[str, int]], number: int, name: str
 ) -> None:
-    """By their own names, and by their numbers."""
+    """Other gradings are found by name and by number."""
     for words in ((name,), (RUN, "--grading", number)):
         status = json.loads(command(lab, "status", *words, "--json").stdout)
         assert of_json(status["variants"]) == by_grading[number]
@@ -123,22 +130,22 @@ def test_other_gradings_are_shown_by_name(
 
 
 def test_a_slot_has_the_records_of_the_current_grading(lab: Path) -> None:
-    """Its score comes from the newest grader, and its calls come from the agent that ran."""
+    """A slot's score comes from the newest grader, and its calls from the agent."""
     with labledger.open_ledger(lab_dir=lab) as ledger:
         for idx in range(made.SLOTS):
             records = (next(ledger.reader.slot_records(run, idx)) for run in (RUN, CURRENT))
-            own, current = records
+            original, current = records
             slot = ledger.slot(RUN, idx)
             assert slot["scores"] == current.objects("scores")
-            assert slot["model_calls"] == own.objects("model_calls")
-            assert ledger.slot(RUN, idx, 1)["scores"] == own.objects("scores")
-            assert ledger.slot(OWN, idx)["scores"] == own.objects("scores")
+            assert slot["model_calls"] == original.objects("model_calls")
+            assert ledger.slot(RUN, idx, 1)["scores"] == original.objects("scores")
+            assert ledger.slot(OWN, idx)["scores"] == original.objects("scores")
             assert (slot["slot"]["run_id"], slot["status"]) == (RUN, current.status)
         assert json.loads(command(lab, "show", RUN, 1, "--json").stdout) == ledger.slot(RUN, 1)
 
 
 def test_an_export_has_the_records_of_the_current_grading(lab: Path, tmp_path: Path) -> None:
-    """Records are written as lines and as tables; the calls to models stay the run's own."""
+    """Exported records follow the current grading; calls to models belong to the run."""
     ledger_path = lab / "ledger.sqlite"
 
     def lines(run_id: str, kind: str) -> str:
@@ -159,7 +166,7 @@ def test_an_export_has_the_records_of_the_current_grading(lab: Path, tmp_path: P
 
 
 def test_the_mirrors_of_a_run_stay_its_own(lab: Path) -> None:
-    """Without `--out`, the run's own mirrors are rebuilt exactly; a note names the current one."""
+    """Without `--out`, the run's mirrors are rebuilt, and a note names the current grading."""
     folder = lab / "runs" / RUN
     with labledger.open_ledger(lab_dir=lab) as ledger:
         ledger.export(RUN)
@@ -173,7 +180,7 @@ def test_the_mirrors_of_a_run_stay_its_own(lab: Path) -> None:
 
 
 def test_a_grading_that_is_not_there(lab: Path) -> None:
-    """Each command names the gradings that exist."""
+    """Each command lists the gradings that exist."""
     for words in (("status", RUN), ("show", RUN, 0), ("export", RUN)):
         done = run_forked(*words, "--grading", 9, "--lab-dir", lab, folder=lab)
         assert done.returncode == 2
@@ -181,7 +188,7 @@ def test_a_grading_that_is_not_there(lab: Path) -> None:
 
 
 def test_a_number_names_a_grading_of_this_run(tmp_path: Path) -> None:
-    """Another run may have the name of a grading; a number still names the grading."""
+    """A number means a grading of this run, even if another run has that name."""
     path = kit.make_ledger(tmp_path)
     graded.complete_run(path, "PP")
     graded.regrade(path, kit.RUN, 2, "FF")
@@ -195,7 +202,7 @@ def test_a_number_names_a_grading_of_this_run(tmp_path: Path) -> None:
 
 
 def test_a_run_that_grows_shows_its_own_grading_again(tmp_path: Path) -> None:
-    """Its regradings lack the new slots."""
+    """A run that grew shows its own grading, because its regradings lack the new slots."""
     with labledger.open_ledger(lab_dir=made.make_regraded(tmp_path).parent) as ledger:
         assert ledger.state(RUN).grading.grading_id == CURRENT
         assert ledger.state("run-3").grading.grading_id == "run-3.g1"

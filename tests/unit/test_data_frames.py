@@ -1,4 +1,4 @@
-"""Answers as Parquet files and DataFrames: read back by others, with the types they should have."""
+"""Answers as Parquet files and DataFrames, read back by other libraries with the right types."""
 
 from __future__ import annotations
 
@@ -46,14 +46,15 @@ def ledger(lab: Path) -> Ledger:
 def test_parquet_is_read_back_by_others(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pyarrow and DuckDB find every value, though columns got wider types from batch to batch."""
+    """pyarrow and DuckDB read every value, although later batches widened the columns."""
     monkeypatch.setattr(data_frames, "BATCH_ROWS", 4)
     out = tmp_path / "facts.parquet"
     expected = ledger.query("trial_facts")
     assert ledger.parquet("trial_facts", out) == len(expected)
-    found = parquet.read_table(out).to_pylist()
+    records = parquet.read_table(out).to_pylist()
     assert [
-        {k: clock.iso(v) if isinstance(v, datetime) else v for k, v in row.items()} for row in found
+        {k: clock.iso(v) if isinstance(v, datetime) else v for k, v in row.items()}
+        for row in records
     ] == expected
     sql = f"SELECT sum(cost_usd), count(verdict) FROM '{out}'"
     [(cost, verdicts)] = duckdb.sql(sql).fetchall()
@@ -66,7 +67,7 @@ def test_parquet_is_read_back_by_others(
 def test_times_are_times(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    """A column of the ledger's times is one of times in UTC, in frames and Parquet alike."""
+    """A column of the ledger's times has the type UTC time, in frames and in Parquet."""
     monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
     sql = """SELECT '2026-02-01T12:00:00.250Z' AS began_at, NULL AS ended_at UNION ALL
              SELECT NULL, '2026-02-01T12:00:01.000Z' ORDER BY 1"""
@@ -87,7 +88,7 @@ def test_times_are_times(
 def test_other_text_stays_as_it_is(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, other: str
 ) -> None:
-    """A column with anything but the ledger's times, or of another name, is text, unchanged."""
+    """Other text, also under the name of a time column, stays unchanged."""
     monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
     time = "2026-02-01T12:00:00.250Z"
     sql = f"SELECT '{time}' AS said_at, '{time}' AS answer UNION ALL SELECT '{other}', '{time}'"
@@ -101,7 +102,7 @@ def test_other_text_stays_as_it_is(
 def test_a_column_has_the_narrowest_type_of_all_its_values(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    """However the rows fall into batches: integers, doubles, text or bytes. Nulls are text."""
+    """The column type does not depend on batches, and a column of nulls is text."""
     monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
     sql = """SELECT value AS whole, value / 2.0 AS part, iif(value = 2, value, value + 0.5) AS both,
         iif(value = 3, 'text', value) AS mixed, NULL AS none, iif(value > 1, x'00ff', NULL) AS raw,
@@ -121,7 +122,7 @@ def test_a_column_has_the_narrowest_type_of_all_its_values(
 def test_numbers_before_text_become_the_text_that_they_have_alone(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
-    """Integers stay exact when floats and then text follow in later batches, as in a frame."""
+    """Integers stay exact text if floats and then text follow in later batches."""
     monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
     sql = """SELECT column1 AS value, iif(column1 = 'text', 2.5, column1) AS number
         FROM (VALUES (1), (9007199254740993), (2.5), (1e999), (NULL), ('text'), (7), (x'00ff'))
@@ -142,7 +143,7 @@ def test_numbers_before_text_become_the_text_that_they_have_alone(
 
 
 def test_an_answer_without_rows_has_its_columns(ledger: Ledger, tmp_path: Path) -> None:
-    """The file is whole, and frames are empty."""
+    """An empty answer has a complete file and empty frames, with its columns."""
     sql = "SELECT run_id, scheduled FROM runs WHERE 0"
     assert ledger.parquet(sql, tmp_path / "none.parquet") == 0
     assert parquet.read_table(tmp_path / "none.parquet").column_names == ["run_id", "scheduled"]
@@ -150,7 +151,7 @@ def test_an_answer_without_rows_has_its_columns(ledger: Ledger, tmp_path: Path) 
 
 
 def test_frames_of_pandas_have_integers_with_nulls(ledger: Ledger) -> None:
-    """An integer stays one where another is unknown; a rate is a float."""
+    """An integer column stays integer with nulls, and a rate is a float."""
     facts = ledger.frame("trial_facts")
     assert isinstance(facts, pandas.DataFrame)
     assert facts["tokens_in"].dtype == pandas.Int64Dtype()
@@ -162,16 +163,16 @@ def test_frames_of_pandas_have_integers_with_nulls(ledger: Ledger) -> None:
 
 
 def test_frames_of_polars_are_the_same(ledger: Ledger) -> None:
-    """A statement with parameters serves as well as a view's name."""
+    """polars frames are the same, from a view's name or a statement with parameters."""
     sql = "SELECT * FROM coverage WHERE run_id = ?"
-    found = ledger.frame(sql, ["run-1"], engine="polars")
-    assert isinstance(found, polars.DataFrame)
-    assert found.schema["scheduled"] == polars.Int64
-    assert found.to_dicts() == ledger.query(sql, ["run-1"])
+    frame = ledger.frame(sql, ["run-1"], engine="polars")
+    assert isinstance(frame, polars.DataFrame)
+    assert frame.schema["scheduled"] == polars.Int64
+    assert frame.to_dicts() == ledger.query(sql, ["run-1"])
 
 
 def test_what_cannot_be_a_frame_is_said(ledger: Ledger) -> None:
-    """An unknown engine, and two columns of one name."""
+    """An unknown engine and two columns of one name are refused."""
     with pytest.raises(InvalidInput, match="pandas, polars"):
         ledger.frame("runs", engine="excel")  # type: ignore[arg-type]
     for ask in (ledger.frame, ledger.query):
@@ -181,7 +182,7 @@ def test_what_cannot_be_a_frame_is_said(ledger: Ledger) -> None:
 
 
 def test_a_ledger_is_opened_by_its_file_or_its_folder(lab: Path) -> None:
-    """Both mean the same one, with the files beside it."""
+    """A ledger's file and its folder open the same ledger."""
     with open_ledger(lab) as folder, open_ledger(lab / "ledger.sqlite") as file:
         assert folder.query("runs") == file.query("runs") != []
 
@@ -190,7 +191,7 @@ def test_a_ledger_is_opened_by_its_file_or_its_folder(lab: Path) -> None:
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     ledger: Ledger, tmp_path: Path, form: str
 ) -> None:
-    """An answer that fails in the middle leaves what was there."""
+    """An answer that fails in the middle leaves the existing file."""
     out = tmp_path / "answer"
     assert ledger.write_query("SELECT 1 AS n", out, form) == 1
     before = out.read_bytes()
@@ -204,14 +205,14 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
 
 
 def test_the_command_writes_every_form_to_a_file(lab: Path, tmp_path: Path) -> None:
-    """A view's name alone is all of its rows, in each form the same ones."""
+    """A view's name alone writes all of its rows, the same ones in each format."""
     for form in ("csv", "jsonl", "parquet"):
         words = ("query", "trial_facts", "--format", form, "--out", tmp_path / form)
         done = run(lab, *words)
         assert done.returncode == 0, done.stderr
         assert str(tmp_path / form) in done.stderr
     count = "SELECT count(*), count(cost_usd), sum(duration_ms) FROM "
-    found = {
+    columns = {
         duckdb.sql(f"{count} {read}('{tmp_path / form}')").fetchall()[0]
         for form, read in (
             ("csv", "read_csv"),
@@ -219,12 +220,12 @@ def test_the_command_writes_every_form_to_a_file(lab: Path, tmp_path: Path) -> N
             ("parquet", "read_parquet"),
         )
     }
-    assert len(found) == 1
+    assert len(columns) == 1
     assert run(lab, "query", "runs", "--format", "parquet").returncode == 2
 
 
 def test_without_the_extra_the_command_says_what_to_install(lab: Path, tmp_path: Path) -> None:
-    """A Python without pyarrow: exit code 2, the command to type, and no file."""
+    """Without pyarrow, the command exits with 2, prints the command to type, and writes no file."""
     words = ["labledger", "query", "runs", "--format", "parquet", "--lab-dir", str(lab)]
     words += ["--out", str(tmp_path / "out")]
     code = (
@@ -242,7 +243,7 @@ def test_without_the_extra_the_command_says_what_to_install(lab: Path, tmp_path:
 
 
 def test_schema_says_what_columns_mean(lab: Path) -> None:
-    """All views, or the one that is named; a mistyped one is refused with what there is."""
+    """`schema` explains all views or the named one, and refuses an unknown name."""
     whole = run(lab, "query", "--schema").stdout
     one = run(lab, "query", "coverage", "--schema").stdout
     assert one in whole
@@ -273,14 +274,14 @@ def test_a_lone_word_that_is_no_view_is_answered_with_the_nearest(lab: Path) -> 
     ],
 )
 def test_the_shell_completes_runs_and_views(lab: Path, typed: str, expected: set[str]) -> None:
-    """What bash asks for while a run's id or a view's name is typed."""
+    """Return bash's completions while a run's id or a view's name is typed."""
     done = complete(f"labledger {typed}", lab)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == expected
 
 
 def test_completing_where_there_is_no_ledger_is_silent(tmp_path: Path) -> None:
-    """Nothing disturbs the line that is typed."""
+    """Completion without a ledger prints nothing."""
     done = complete("labledger status r", tmp_path)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
 
@@ -297,7 +298,7 @@ def run(lab: Path, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_rows_are_written_in_a_format_of_the_caller(ledger: Ledger, tmp_path: Path) -> None:
-    """A file or a stream gets what a function writes, and the number of rows is returned."""
+    """The caller's function writes to a file or stream, and the number of rows is returned."""
 
     def write(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> int:
         lines = ["|".join(columns), *("|".join(map(str, row)) for row in rows)]
@@ -321,7 +322,7 @@ def test_rows_are_written_in_a_format_of_the_caller(ledger: Ledger, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Ledgers whose columns hold different values: many, hostile ones, calls to models, none."""
+    """Ledgers whose columns hold many, hostile or no values, and calls to models."""
     folders = {"empty": kit.make_ledger(tmp_path_factory.mktemp("empty")).parent}
     path = kit.make_ledger(tmp_path_factory.mktemp("calls"))
     folders["calls"] = path.parent
@@ -351,7 +352,7 @@ def schema_of(lab: Path, sql: str, out: Path) -> dict[str, str]:
 def test_a_view_has_its_declared_types_in_every_file(
     labs: dict[str, Path], tmp_path: Path, view: str
 ) -> None:
-    """Whatever a ledger holds, files of one view have one schema, and are read together."""
+    """Files of one view have one schema, whatever a ledger holds, and are read together."""
     schemas = {}
     for name, lab in labs.items():
         where = "WHERE 1 ORDER BY 1" if name == "many" else ""
@@ -374,7 +375,7 @@ def test_a_view_has_its_declared_types_in_every_file(
 
 @pytest.mark.parametrize("view", [*VIEWS])
 def test_declared_types_are_those_of_the_tables(labs: dict[str, Path], view: str) -> None:
-    """A column that a view takes from a table unchanged has the type of the table's column."""
+    """A view's column that is taken from a table has the type of the table's column."""
     with contextlib.closing(DRIVER.connect(labs["empty"] / "ledger.sqlite")) as connection:
         columns = connection.execute(f"PRAGMA table_info({view})").fetchall()
     kinds = {"TEXT": {"string", "time"}, "INTEGER": {"int64"}, "REAL": {"double"}}
@@ -383,7 +384,7 @@ def test_declared_types_are_those_of_the_tables(labs: dict[str, Path], view: str
 
 
 def test_metrics_have_their_numbers_beside_texts(labs: dict[str, Path], tmp_path: Path) -> None:
-    """`value` is text in every file, and `number` can be reckoned with."""
+    """`value` is text in every file, and `number` is numeric."""
     out = tmp_path / "metrics.parquet"
     schema_of(labs["calls"], "metrics_long", out)
     rows = {row["metric_id"]: row for row in parquet.read_table(out).to_pylist()}
@@ -392,7 +393,7 @@ def test_metrics_have_their_numbers_beside_texts(labs: dict[str, Path], tmp_path
 
 
 def test_whole_numbers_of_a_real_column_are_doubles(labs: dict[str, Path], tmp_path: Path) -> None:
-    """A part of a view with only whole costs has the same types as parts with other costs."""
+    """A part of a view with only whole costs has the types of parts with fractions."""
     for number, cost in enumerate(("2", "2.5", "NULL")):
         sql = f"SELECT {cost} AS cost_usd, 3 AS scored, '' AS run_id"
         schema = schema_of(labs["empty"], sql, tmp_path / f"{number}.parquet")
@@ -402,7 +403,7 @@ def test_whole_numbers_of_a_real_column_are_doubles(labs: dict[str, Path], tmp_p
 def test_a_part_of_a_view_has_no_column_without_a_type(
     labs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """A column of no value has the type of the views' columns of its name, or else is text."""
+    """An empty column has the type that other views give its name, or text."""
     sql = "SELECT verdict, pass_rate, scored, committed_at, NULL AS other FROM ({}) AS each"
     none = "SELECT NULL AS verdict, NULL AS pass_rate, NULL AS scored, NULL AS committed_at"
     schema = schema_of(labs["empty"], sql.format(none), tmp_path / "part.parquet")

@@ -1,4 +1,4 @@
-"""How a delivered trial ended, by what the host and its container left in files."""
+"""The ending of a delivered trial, read from the files of the host and the container."""
 
 from __future__ import annotations
 
@@ -30,50 +30,56 @@ def state(status: int) -> ContainerState:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> AttemptSpec:
-    """A trial with its folders, that has no container."""
-    made = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"}).spec(**KEPT)
+    """A trial with folders and without a container."""
+    spec = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"}).spec(**KEPT)
     for name in ("in", "state", "sealed"):
-        (made.folder / name).mkdir(parents=True)
-    return made
+        (spec.container.folder / name).mkdir(parents=True)
+    return spec
 
 
 def store_agent_part(spec: AttemptSpec, phases: str = AGENT) -> None:
     ended = ContainerExit(None, state(0).started_at, "2026-01-01T00:00:02.000Z", 2000, "id")
-    AgentPart.of(state(0), ended, phases, FilesystemChanges("before_grading")).write(spec.folder)
+    AgentPart.of(state(0), ended, phases, FilesystemChanges("before_grading")).write(
+        spec.container.folder
+    )
 
 
 def say_go(spec: AttemptSpec) -> None:
-    (spec.folder / "in" / "go").write_text("2026-01-01T00:00:57.000Z")
+    (spec.container.folder / "in" / "go").write_text("2026-01-01T00:00:57.000Z")
 
 
 def test_duration_without_the_wait(spec: AttemptSpec) -> None:
-    """Both parts count, and not the time for which the container waited."""
+    """The duration has both parts, without the time for which the container waited."""
     store_agent_part(spec)
     say_go(spec)
-    (spec.folder / "state" / "phases").write_text(GRADED)
-    ended = delivery.exit_of(spec, state(0))
+    (spec.container.folder / "state" / "phases").write_text(GRADED)
+    ended = delivery.exit_of(spec.container, state(0))
     assert (ended.exit_status, ended.exit_status_forged) == (0, False)
     assert ended.duration_ms == 5000
 
 
 @pytest.mark.parametrize("status", sorted(ExitStatus.ALL))
 def test_what_a_container_can_end_with(spec: AttemptSpec, status: int) -> None:
-    """No status says that a grader ran to which no files were delivered, or that none ran after."""
+    """No exit status claims a grader without files, or no grader after delivery."""
     graded = {0, 10, 11, 40, 41}
-    assert delivery.exit_of(spec, state(status)).exit_status_forged is (status in {*graded, 50})
+    assert delivery.exit_of(spec.container, state(status)).exit_status_forged is (
+        status in {*graded, 50}
+    )
     store_agent_part(spec)
-    assert delivery.exit_of(spec, state(status)).exit_status_forged is (status in {*graded, 50})
+    assert delivery.exit_of(spec.container, state(status)).exit_status_forged is (
+        status in {*graded, 50}
+    )
     say_go(spec)
-    ended = delivery.exit_of(spec, state(status))
+    ended = delivery.exit_of(spec.container, state(status))
     assert ended.exit_status_forged is (status in {20, 21, 30, 31, 50})
 
 
 def test_other_phases_than_reported(spec: AttemptSpec) -> None:
-    """A report that says something else of the agent than `trial.sh` in the end was forged."""
+    """A report that contradicts `trial.sh` about the agent is forged."""
     store_agent_part(spec, "agent 0 100 201 0\n")
     say_go(spec)
-    (spec.folder / "state" / "phases").write_text(GRADED)
-    ended = delivery.exit_of(spec, state(0))
+    (spec.container.folder / "state" / "phases").write_text(GRADED)
+    ended = delivery.exit_of(spec.container, state(0))
     assert (ended.exit_status_forged, ended.agent_part_phases) == (True, None)
 
 
@@ -91,17 +97,21 @@ def test_other_phases_than_reported(spec: AttemptSpec) -> None:
     ],
 )
 def test_report(text: str, expected: str | None) -> None:
-    """A report counts if it is whole and tells of the agent and of no grader."""
+    """A report counts if it is complete and covers the agent only."""
     assert parse_report(text) == expected
 
 
 def test_what_was_delivered_is_left_alone(spec: AttemptSpec) -> None:
-    """Delivering again changes no file that a grader may be using, and leaves nothing behind."""
+    """A second delivery changes no file that a grader may use, and leaves no new file."""
     (spec.plan.sealed_dir / "key").write_text("42")
-    inputs.deliver(spec, Engine())
-    files = sorted((spec.folder / "sealed").rglob("*"))
+    inputs.deliver(spec.container, Engine())
+    files = sorted((spec.container.folder / "sealed").rglob("*"))
     assert [file.name for file in files] == ["grader", "key", "in", "grader.sh"]
     before = [file.stat() for file in files]
-    inputs.deliver(spec, Engine())
+    inputs.deliver(spec.container, Engine())
     assert [file.stat() for file in files] == before
-    assert sorted(path.name for path in spec.folder.iterdir()) == ["in", "sealed", "state"]
+    assert sorted(path.name for path in spec.container.folder.iterdir()) == [
+        "in",
+        "sealed",
+        "state",
+    ]

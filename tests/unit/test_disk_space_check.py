@@ -1,4 +1,4 @@
-"""The checks that need no engine."""
+"""The disk space checks, which need no engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from labledger.trial.free_disk_space import DiskSpace
 
 
 def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:
-    """Too little room where the lab will lie is a failure that says how much is missing where."""
+    """Too little room for the lab folder is a failure that says where and how much is missing."""
     assert check_results.check_disk_space(DiskSpace.of(tmp_path, {})).ok
     check = check_results.check_disk_space(DiskSpace.of(tmp_path, {}, min_free_bytes=1 << 60))
     assert not check.ok
@@ -20,7 +20,7 @@ def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:
 
 
 def test_the_engine_needs_room_too(tmp_path: Path) -> None:
-    """The engine's folder is checked where it is on this machine, and only there."""
+    """The engine's folder is checked only if it is on this machine."""
     engine_root = tmp_path / "engine"
     engine_root.mkdir()
     here = DiskSpace.of(tmp_path, {"DockerRootDir": str(engine_root)})
@@ -31,7 +31,7 @@ def test_the_engine_needs_room_too(tmp_path: Path) -> None:
 
 
 def test_a_check_as_json() -> None:
-    """A program sees what a person sees."""
+    """The JSON form of a check has the same facts as its text."""
     check = check_results.CheckResult("disk", "1 GB free", ok=False, hint="make room", warning=True)
     assert check.as_json() == {
         "name": "disk",

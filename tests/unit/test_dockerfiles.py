@@ -1,4 +1,4 @@
-"""What in a Dockerfile only BuildKit can build."""
+"""Instructions of a Dockerfile that only BuildKit can build."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from labledger.engine.image_builds import knows_recent_dockerfiles
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "instructions"),
     [
         ("RUN <<EOF\napt-get update\nEOF\n", "line 2: RUN <<EOF"),
         ("RUN python3 - <<-'END' >/x\n  print(1)\nEND\nRUN true\n", "line 2: RUN <<-'END'"),
@@ -22,9 +22,9 @@ from labledger.engine.image_builds import knows_recent_dockerfiles
         ("ONBUILD RUN --mount=x true\n", "line 2: RUN --mount"),
     ],
 )
-def test_what_needs_buildkit(text: str, found: str) -> None:
-    """Each line that the engine's own builder cannot build, or builds otherwise, is named."""
-    assert str(buildkit_needs(f"FROM x\n{text}")).startswith(found)
+def test_what_needs_buildkit(text: str, instructions: str) -> None:
+    """Each line that the engine's classic builder cannot build, or builds differently, is named."""
+    assert str(buildkit_needs(f"FROM x\n{text}")).startswith(instructions)
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_what_needs_buildkit(text: str, found: str) -> None:
     ],
 )
 def test_what_the_engine_builds_itself(text: str) -> None:
-    """What only looks like it, in comments, quotations and other instructions, needs nothing."""
+    """Comments, quotations and other instructions that look similar need no BuildKit."""
     assert buildkit_needs(f"FROM x\n{text}").needs == ()
 
 
 def test_the_version_of_the_language() -> None:
-    """A standard `# syntax=` needs nothing itself, and provides what old engines do not know."""
+    """A standard `# syntax=` needs no BuildKit, and provides features that old engines lack."""
     heredoc = "FROM x\nRUN <<EOF\ntrue\nEOF\n"
     assert buildkit_needs(heredoc).is_recent
     assert not buildkit_needs(f"# syntax=docker/dockerfile:1\n{heredoc}").is_recent

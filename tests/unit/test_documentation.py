@@ -1,4 +1,4 @@
-"""The documentation against the program: its commands, queries, views, words and links are real."""
+"""The documentation's commands, queries, views, words and links match the program."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ PAGES = sorted(
     and not (path.parent.name == "contributing" and (PROJECT / f"{path.stem.upper()}.md").exists())
 )
 
+MOST_WORDS = 2_000
+REFERENCE_TABLES = {"glossary.md", "statistics-errors.md", "statistics-table.md"}
+"""Pages that are looked up, not read: they may be longer."""
+
 _OPERATORS = {"&&", "||", "|", ";", "&"}
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SQL = re.compile(r"^```sql\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -44,7 +48,7 @@ _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def commands_in(page: Path) -> Iterator[list[str]]:
-    """The words of every `labledger` command in the page's blocks of shell."""
+    """Yield the words of every `labledger` command in the page's shell blocks."""
     for kind, block in _BLOCK.findall(page.read_text("utf-8")):
         for line in whole_lines(block):
             prompt = "$ " if kind == "console" else ""
@@ -54,7 +58,7 @@ def commands_in(page: Path) -> Iterator[list[str]]:
 
 
 def whole_lines(block: str) -> Iterator[str]:
-    """The lines of a block; one with an open quotation goes on in the next."""
+    """Yield the lines of a block, with open quotations joined to the next line."""
     line = ""
     for part in block.splitlines():
         line = f"{line} {part}" if line else part
@@ -69,7 +73,7 @@ def program() -> Any:
 
 
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that some words name, and the words after its name."""
+    """Return the command that these words name, and the words after its name."""
     command = program()
     rest = list(words)
     while hasattr(command, "commands") and rest:
@@ -90,7 +94,7 @@ def in_pages(pages: list[Path]) -> Any:
 
 @in_pages([page for page in PAGES if any(commands_in(page))])
 def test_documented_command_lines_parse(page: Path) -> None:
-    """Every `labledger` line in a block of shell is accepted by the command line as it is."""
+    """The command line accepts every `labledger` line in a shell block."""
     for words in commands_in(page):
         if words[0].startswith("--"):
             assert words[0] in {"--install-completion", "--help", "--version"}
@@ -104,7 +108,7 @@ def test_documented_command_lines_parse(page: Path) -> None:
 
 @in_pages([page for page in PAGES if _SPAN.search(page.read_text("utf-8"))])
 def test_commands_named_in_sentences_exist(page: Path) -> None:
-    """A command in a sentence exists, and so does each option that is named with it."""
+    """Each command in a sentence exists, with the options named beside it."""
     for span in _SPAN.findall(page.read_text("utf-8")):
         words = span.split()[1:]
         if not re.fullmatch(r"[a-z]+", words[0]):
@@ -116,7 +120,7 @@ def test_commands_named_in_sentences_exist(page: Path) -> None:
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
-    """An empty ledger of the present revision."""
+    """An empty ledger of the current schema."""
     path = tmp_path_factory.mktemp("lab") / "ledger.sqlite"
     upgrade(path)
     with open_ledger(path) as opened:
@@ -139,7 +143,7 @@ def test_blocks_of_sql_are_answered(page: Path, ledger: Ledger) -> None:
 
 
 def test_every_command_is_documented() -> None:
-    """Each command has a help text, each of its options too, and a page that a person wrote."""
+    """Each command and option has a help text and a page written by a person."""
     sys.path.insert(0, str(DOCS))
     try:
         from generate import command_reference, commands
@@ -156,7 +160,7 @@ def test_every_command_is_documented() -> None:
 
 
 def test_every_view_is_documented(ledger: Ledger) -> None:
-    """The generated page has each view, and what each of its columns means."""
+    """The generated page explains each view and each of its columns."""
     sys.path.insert(0, str(DOCS))
     try:
         from generate import view_reference
@@ -172,7 +176,7 @@ def test_every_view_is_documented(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("word", [*SlotStatus, *Verdict], ids=str)
 def test_every_status_and_verdict_is_documented(word: str) -> None:
-    """Each status and verdict that has a name in the code is explained."""
+    """The documentation explains each status and verdict that the code names."""
     page = DOCS / "reference/outcomes.md"
     assert f"`{word}`" in page.read_text("utf-8"), f"explain `{word}` in docs/reference/outcomes.md"
 
@@ -186,7 +190,7 @@ def test_the_page_of_reasons_says_what_the_code_says() -> None:
 
 
 def test_no_module_spells_a_reason() -> None:
-    """The code names a reason by its member, so that no reason is left out of the enumeration."""
+    """Modules use members of `Reason`, so that the enumeration lists every reason."""
     reasons = {*map(str, Reason)} - {*map(str, SlotStatus)}
     home = PROJECT / "labledger/records/outcomes.py"
     for path in set((PROJECT / "labledger").rglob("*.py")) - {home}:
@@ -212,7 +216,7 @@ def _rows_of_reasons() -> Iterator[list[str]]:
 
 
 def test_documented_defaults_of_an_experiment_are_the_real_ones(tmp_path: Path) -> None:
-    """An experiment that spells out every default of the schema is that which leaves them out."""
+    """An experiment that spells out every schema default equals one that omits them."""
     schema = json.loads((PROJECT / "schemas/experiment_v1.jsonschema").read_text("utf-8"))
     phase = {"command": ["true"]}
     authored = {
@@ -254,13 +258,13 @@ def test_every_exit_status_of_a_container_is_documented(status: int) -> None:
 
 
 def test_every_event_of_notifications_is_documented() -> None:
-    """The page of notifications explains each event that receivers are told, and no other."""
+    """The page of notifications explains each event that receivers get, and no other."""
     page = (DOCS / "reference/notifications.md").read_text("utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*map(str, NoticeEvent)}
 
 
 def test_every_run_event_is_documented() -> None:
-    """Each kind of event that the code makes is on the page of run events."""
+    """The page of run events lists each kind of event that the code makes."""
     page = (DOCS / "reference/run-events.md").read_text("utf-8")
     kinds = set()
     for path in (PROJECT / "labledger").rglob("*.py"):
@@ -284,14 +288,22 @@ def test_links_lead_to_files(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@in_pages([page for page in PAGES if page.name not in REFERENCE_TABLES])
+def test_pages_can_be_read_in_five_minutes(page: Path) -> None:
+    """A page that is read from the beginning has at most 2,000 words."""
+    assert len(page.read_text("utf-8").split()) <= MOST_WORDS, "shorten or divide the page"
+
+
 MODEL_NAME = re.compile(
     r"\b(?:claude-(?:sonnet|opus|haiku)-\d(?:[\da-z.-]*\w)?|gpt-\d(?:[\da-z.-]*\w)?)"
 )
 
 
 def test_examples_use_the_models_of_one_list() -> None:
-    """`docs/models.json` says which models the examples use: no page names another one, each has a
-    known price, and none of them is retired. When one is retired, this finds every place."""
+    """Examples use only current models of `docs/models.json` with known prices.
+
+    When a provider retires a model, this test finds every place.
+    """
     models = json.loads((DOCS / "models.json").read_text())
     used = models["used"]
     assert not set(used.values()) & models["retired"].keys()

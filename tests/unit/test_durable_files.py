@@ -21,13 +21,13 @@ from labledger.ledger.database.connection import batched
 
 @contextmanager
 def lost() -> Iterator[None]:
-    """The fence of a process that does not own the file any more."""
+    """The fence of a process that no longer owns the file."""
     raise LabLedgerError("the run is another process's")
     yield
 
 
 def test_replacing_a_file_as_a_whole(tmp_path: Path) -> None:
-    """A file is replaced at once; when that fails the old one stays and nothing else is left."""
+    """A file is replaced at once; a failure keeps the old file and leaves nothing else."""
     path = tmp_path / "new" / "file.json"
     write_file(path, b"one")
     write_file(path, b"two")
@@ -41,11 +41,11 @@ def test_replacing_a_file_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_has_left_of_a_file_is_deleted(tmp_path: Path) -> None:
-    """Nothing of other files is, whatever their names begin with; no folder, nothing to delete."""
+    """Leftovers of a killed process are deleted, and similarly named files are not."""
     path, other = tmp_path / "7-1.notes", tmp_path / "17-1.notes"
-    for each in (path, other):
-        write_file(each, b"whole")
-        each.with_name(f".{each.name}.0123456789abcdef").write_bytes(b"wh")
+    for file in (path, other):
+        write_file(file, b"whole")
+        file.with_name(f".{file.name}.0123456789abcdef").write_bytes(b"wh")
     delete_unfinished(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         ".17-1.notes.0123456789abcdef",
@@ -69,7 +69,7 @@ def test_what_is_not_owned_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_modes_of_files(tmp_path: Path) -> None:
-    """Files of a lab are closed to others; an output keeps the mode of what it replaces."""
+    """Files of a lab are private; an output keeps the mode of the file that it replaces."""
     lab = tmp_path / ".lab"
     (lab / "runs" / "folder").mkdir(parents=True)
     (lab / "ledger.sqlite").touch()
@@ -88,7 +88,7 @@ def test_modes_of_files(tmp_path: Path) -> None:
 
 
 def test_batches() -> None:
-    """Every item is in one batch, in order, and none is read before its batch is asked for."""
+    """Every item is in one batch, in order, and is read only when its batch is needed."""
     items = iter(range(7))
     batches = batched(items, 3)
     assert next(batches) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Comparisons of an experiment that was looked at before: repeated runs, treatments one by one."""
+"""Comparisons of an experiment that was looked at before, in repeated runs or by treatments."""
 
 from __future__ import annotations
 
@@ -16,22 +16,14 @@ import sample_ledgers as kit
 import view_servers
 from commands import run_forked
 
-from labledger import (
-    CompareOptions,
-    Comparison,
-    ReportOptions,
-    comparison_texts,
-    delete_run,
-    open_ledger,
-    ranking_text,
-    write_junit,
-)
+from labledger import CompareOptions, ReportOptions, delete_run, open_ledger
 from labledger.compare.compare_options import Estimand
 from labledger.compare.comparison_document import Compared
 from labledger.compare.earlier_looks import SEQUENCE_PRICE, price_of_look
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.sign_flip_test import sampled_units
 from labledger.records import json_schemas
+from labledger.results import Comparison, comparison_texts, ranking_text, write_junit
 
 SAME = "a" * 64
 AHEAD = {"base": "F" * 6 + "P" * 14, "treat": "P" * 20}
@@ -52,26 +44,26 @@ def repeat(path: Path, names: Sequence[str], letters: Any = None, **changes: Any
 
 def compare(path: Path, *words: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
-        found = ledger.compare(*words, options=CompareOptions(**options))
-    json_schemas.require_valid(found.as_json(), "comparison_v1")
-    return found
+        document = ledger.compare(*words, options=CompareOptions(**options))
+    json_schemas.require_valid(document.as_json(), "comparison_v1")
+    return document
 
 
 def only(path: Path, *words: str, **options: Any) -> Compared:
-    (found,) = compare(path, *words, **options).comparisons
-    return found
+    (comparison,) = compare(path, *words, **options).comparisons
+    return comparison
 
 
 # -- runs of one experiment
 
 
 def test_prices_of_all_further_looks_add_up_to_a_tenth() -> None:
-    """Any number of further runs errs in all at most a tenth as often as the first run."""
+    """All further runs together err at most a tenth as often as the first run."""
     assert sum(1 / price_of_look(number) for number in range(2, 100_000)) <= 0.1
 
 
 def test_one_of_several_runs_pays_for_the_others(path: Path) -> None:
-    """The fifth run alone is corrected for its place, and says which runs it passes over."""
+    """The fifth run alone is corrected for its place, and names the runs that it skips."""
     repeat(path, ["r1"])
     assert only(path, "r1").looks is None
     repeat(path, ["r2", "r3", "r4", "r5"])
@@ -93,14 +85,14 @@ def test_one_of_several_runs_pays_for_the_others(path: Path) -> None:
 
 
 def test_runs_that_are_added_up_one_by_one_use_the_sequence(path: Path) -> None:
-    """If a run began when an earlier one had results, every sum of the runs is a look."""
+    """If a run began after earlier results, every combination of runs is a look."""
     repeat(path, ["r1", "r2", "r3"])
     for words in ("r1+r2", "r1+r2+r3", "r2+r1"):
-        found = only(path, words)
-        assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
-        assert "design.planned_runs" in found.decision.text
-        assert found.looks is not None
-        assert (found.looks.kind, found.looks.price) == ("added", 3)
+        comparison = only(path, words)
+        assert (comparison.validity, comparison.decision.verdict) == ("anytime", "not_shown")
+        assert "design.planned_runs" in comparison.decision.text
+        assert comparison.looks is not None
+        assert (comparison.looks.kind, comparison.looks.price) == ("added", 3)
     (suite,) = compare(path, "r1+r2", estimand=Estimand.SUITE).comparisons
     assert (suite.validity, suite.looks and suite.looks.price) == ("fixed_sample", 30)
     gap = only(path, "r1+r3")
@@ -109,14 +101,14 @@ def test_runs_that_are_added_up_one_by_one_use_the_sequence(path: Path) -> None:
 
 
 def test_runs_that_were_declared_before_the_first_are_one_look(path: Path) -> None:
-    """Only the declared runs together get the test of one look; one, fewer or more do not."""
+    """Runs that were declared together get the test of one look; other combinations do not."""
     repeat(path, ["r1", "r2", "r3", "r4"], resolved=resolved(planned=3))
     whole = only(path, "r1+r2+r3")
     assert (whole.validity, whole.decision.verdict) == ("fixed_sample", "better")
     for words in ("r1", "r1+r2", "r1+r2+r3+r4"):
-        found = only(path, words)
-        assert (found.validity, found.decision.verdict) == ("anytime", "not_shown")
-        assert "3 runs of the experiment were declared" in found.decision.text
+        comparison = only(path, words)
+        assert (comparison.validity, comparison.decision.verdict) == ("anytime", "not_shown")
+        assert "3 runs of the experiment were declared" in comparison.decision.text
     assert only(path, "r2").looks == only(path, "r2", estimand=Estimand.TASKS).looks
     assert (only(path, "r2").looks or whole.looks).price == 30  # type: ignore[union-attr]
 
@@ -129,7 +121,7 @@ def test_what_is_declared_after_the_first_run_does_not_count(path: Path) -> None
 
 
 def test_shards_are_one_look_and_their_repetitions_are_not(path: Path) -> None:
-    """Shards have no slot in common; a second round of them does."""
+    """Shards have no slot in common; a repeated shard is a second look."""
     halves = [
         {side: [x if n % 2 == k else "" for n, x in enumerate(AHEAD[side])] for side in AHEAD}
         for k in (0, 1)
@@ -148,7 +140,7 @@ def test_shards_are_one_look_and_their_repetitions_are_not(path: Path) -> None:
 
 
 def test_batches_of_other_experiments_are_looks_too(path: Path) -> None:
-    """Runs of changed experiments that add tasks one after the other are not shards."""
+    """Runs of changed experiments that add tasks in turn are not shards."""
     for number in range(3):
         letters = {
             side: [x if n % 3 == number else "" for n, x in enumerate(AHEAD[side])]
@@ -159,38 +151,38 @@ def test_batches_of_other_experiments_are_looks_too(path: Path) -> None:
 
 
 def test_a_run_that_did_not_get_far_is_no_look(path: Path) -> None:
-    """Half of the slots make a look; a run that was interrupted before that says nothing."""
+    """A run counts as a look once half of its slots are committed."""
     repeat(path, ["r1"], {"base": "P" * 4 + "-" * 16, "treat": "P" * 4 + "-" * 16})
     repeat(path, ["r2"])
     assert only(path, "r2").looks is None
     repeat(path, ["r3"], {"base": "P" * 19 + "-", "treat": "P" * 19 + "-"})
     repeat(path, ["r4"])
-    found = only(path, "r4").looks
-    assert found is not None
-    assert (found.omitted, found.number) == (("r2", "r3"), 3)
+    looks = only(path, "r4").looks
+    assert looks is not None
+    assert (looks.omitted, looks.number) == (("r2", "r3"), 3)
 
 
 def test_a_run_that_was_extended_stays_a_run_of_its_experiment(path: Path) -> None:
-    """Every digest that a run has had counts, so a run cannot be hidden by growing it."""
+    """Every digest that a run had counts, so growing a run cannot hide it."""
     repeat(path, ["r1"])
     with kit.open_writer(path) as writer:
         lease = writer.leases.acquire("r1", kit.OWNER, 30.0)
         grown_ledgers.extend(writer, lease, 42)
     repeat(path, ["r2"])
-    found = only(path, "r2").looks
-    assert found is not None
-    assert found.omitted == ("r1",)
+    looks = only(path, "r2").looks
+    assert looks is not None
+    assert looks.omitted == ("r1",)
 
 
 def test_another_image_of_the_same_name_is_another_experiment(path: Path) -> None:
-    """A new image under the same tag is a new experiment, without earlier looks."""
+    """A new image under the same tag makes a new experiment, without earlier looks."""
     for number in range(3):
         repeat(path, [f"r{number}"], images={"agent:latest": f"sha256:{number}"})
     assert only(path, "r2").looks is None
 
 
 def test_candidates_that_are_repeated_against_one_baseline_pay(path: Path) -> None:
-    """A repetition of one run after both existed counts as a choice; older runs do not."""
+    """Repeating one run after both existed counts as a choice; older runs do not."""
     base, treat = {"base": AHEAD["base"]}, {"treat": AHEAD["treat"]}
     repeat(path, ["b1", "b2"], base, digest="b" * 64)
     repeat(path, ["c1", "c2", "c3"], treat)
@@ -210,7 +202,7 @@ def test_candidates_that_are_repeated_against_one_baseline_pay(path: Path) -> No
 
 
 def test_two_days_of_one_experiment_can_be_compared(path: Path) -> None:
-    """A run and the next one of the same experiment, against each other, are the first look."""
+    """A run and the next run of the same experiment can be compared as a first look."""
     repeat(path, ["mon"], {"base": AHEAD["base"]})
     repeat(path, ["tue"], {"base": AHEAD["treat"]})
     assert only(path, "mon", "tue").decision.verdict == "better"
@@ -219,25 +211,25 @@ def test_two_days_of_one_experiment_can_be_compared(path: Path) -> None:
 
 
 def test_what_is_not_known_of_other_runs_is_said(path: Path) -> None:
-    """A deleted run may have been one of the same experiment: its tombstone has no digest."""
+    """A deleted run may have belonged to the experiment, because its tombstone has no digest."""
     repeat(path, ["r1", "r2"])
     delete_run("r1", because="it showed nothing", lab_dir=path.parent)
-    found = only(path, "r2")
-    assert found.looks is not None
-    assert found.looks.deleted == 1
-    said = "1 earlier run with the experiment's id was deleted"
-    assert said in found.decision.text
+    comparison = only(path, "r2")
+    assert comparison.looks is not None
+    assert comparison.looks.deleted == 1
+    sentence = "1 earlier run with the experiment's id was deleted"
+    assert sentence in comparison.decision.text
     with open_ledger(path) as ledger:
-        assert said in ledger.report("r2")["headline"]
+        assert sentence in ledger.report("r2")["headline"]
 
 
 # -- every output
 
 
 def test_every_output_says_which_look_it_is(path: Path) -> None:
-    """Text, document, JUnit, report, its page and the pages of the view have the same sentence."""
+    """Text, document, JUnit, report, and all pages have the same sentence about the look."""
     repeat(path, ["r1", "r2"])
-    said = "r2 is compared without 1 other run of the same experiment (r1): the p value"
+    sentence = "r2 is compared without 1 other run of the same experiment (r1): the p value"
     options = CompareOptions(fail_if_worse=0.0, require_not_worse=0.0)
     with open_ledger(path) as ledger:
         document = ledger.compare("r2", options=options)
@@ -259,7 +251,7 @@ def test_every_output_says_which_look_it_is(path: Path) -> None:
         page = server.document("/compare?side=r2")
         everything.append(page["comparison"]["comparisons"][0]["decision"]["text"])
         everything.append(" ".join(server.document("/runs/r2")["sentences"]["ahead"]))
-    assert [said in text for text in everything] == [True] * len(everything)
+    assert [sentence in text for text in everything] == [True] * len(everything)
     assert [gate.passed for gate in document.gates] == [True, False]
 
 
@@ -270,17 +262,17 @@ MANY = {"base": "P" * 13 + "F" * 7, **{f"t{n:02d}": "P" * 20 for n in range(20)}
 
 
 def test_a_treatment_alone_is_corrected_for_all_of_its_run(path: Path) -> None:
-    """It makes no difference whether a treatment is asked for alone, by one name or by two."""
+    """A treatment that is compared alone is corrected for all treatments of its run."""
     runs.make_run(path, MANY)
     whole = compare(path, "run-1", fail_if_worse=0.0, require_not_worse=0.0)
     expected = next(c for c in whole.comparisons if c.b.variant_id == "t07")
     for words in (("run-1", "t07"), ("run-1", "base", "t07"), ("run-1:base", "run-1:t07")):
         document = compare(path, *words, fail_if_worse=0.0, require_not_worse=0.0)
-        (found,) = document.comparisons
+        (comparison,) = document.comparisons
         assert document.family == 20
-        assert (found.test, found.difference) == (expected.test, expected.difference)
-        assert found.decision.verdict == expected.decision.verdict == "not_shown"
-        assert "corrected for the 20 treatments of run-1" in found.decision.text
+        assert (comparison.test, comparison.difference) == (expected.test, expected.difference)
+        assert comparison.decision.verdict == expected.decision.verdict == "not_shown"
+        assert "corrected for the 20 treatments of run-1" in comparison.decision.text
         assert [gate.passed for gate in document.gates] == [True, False]
         assert all("the 20 treatments of run-1" in gate.text for gate in document.gates)
     with open_ledger(path) as ledger:
@@ -289,18 +281,18 @@ def test_a_treatment_alone_is_corrected_for_all_of_its_run(path: Path) -> None:
 
 
 def test_a_pair_alone_is_corrected_for_all_pairs(path: Path) -> None:
-    """Two treatments are one of all pairs of variants, with and without --all-pairs."""
+    """Two treatments alone are corrected for all pairs, with and without --all-pairs."""
     runs.make_run(path, MANY)
     for options in ({}, {"all_pairs": True}):
         document = compare(path, "run-1", "t01", "t02", **options)
         assert document.family == 210
-        (found,) = document.comparisons
-        assert found.family_of == "210 pairs of variants of run-1"
+        (comparison,) = document.comparisons
+        assert comparison.family_of == "210 pairs of variants of run-1"
     assert compare(path, "run-1", "base", "t01", all_pairs=True).family == 210
 
 
 def test_a_treatment_of_another_run_is_one_of_its_treatments(path: Path) -> None:
-    """One variant against each treatment of another run, in turn, is a family as well."""
+    """One variant against each treatment of another run in turn is a family, too."""
     runs.make_run(path, MANY)
     runs.make_run(path, {"old": "P" * 20}, "run-2")
     assert compare(path, "run-2:old", "run-1:t03").family == 20
@@ -311,27 +303,31 @@ def test_a_treatment_of_another_run_is_one_of_its_treatments(path: Path) -> None
 
 
 def test_chosen_results_have_no_verdict_and_pass_no_gate(path: Path) -> None:
-    """Failures of one side that were run again decide nothing, in any output."""
+    """Reruns of one side's failures decide nothing, in any output."""
     runs.make_run(path, {"base": "P" * 14 + "F" * 6, "treat": "P" * 12 + "F" * 8})
     failures = {"where": "passed = 0", "variants": ("treat",), "despite_verdict": True}
     runs.rerun(path, "run-1", "P", **failures)
     gates = {"fail_if_worse": 1.0, "require_not_worse": 1.0, "require_equivalent": 0.99}
     document = compare(path, "run-1", **gates)
-    (found,) = document.comparisons
-    assert (found.decision.verdict, found.validity, found.test) == ("not_shown", "none", None)
-    assert found.difference is not None
-    assert (found.difference.value, found.difference.bounds) == (0.3, None)
-    assert found.chosen_by_verdict == ("run-1",)
-    assert {sensitivity.verdict for sensitivity in found.sensitivity} == {None}
-    said = "run again despite their verdicts"
-    assert all(not gate.passed and said in gate.text for gate in document.gates)
+    (comparison,) = document.comparisons
+    assert (comparison.decision.verdict, comparison.validity, comparison.test) == (
+        "not_shown",
+        "none",
+        None,
+    )
+    assert comparison.difference is not None
+    assert (comparison.difference.value, comparison.difference.bounds) == (0.3, None)
+    assert comparison.chosen_by_verdict == ("run-1",)
+    assert {sensitivity.verdict for sensitivity in comparison.sensitivity} == {None}
+    sentence = "run again despite their verdicts"
+    assert all(not gate.passed and sentence in gate.text for gate in document.gates)
     junit = io.BytesIO()
     write_junit(document, junit)
     root = ET.fromstring(junit.getvalue())
     assert root.get("failures") == "3"
     with open_ledger(path) as ledger:
         texts = [
-            found.decision.text,
+            comparison.decision.text,
             "".join(root.itertext()),
             ledger.report("run-1")["headline"],
             ledger.rendered_report("run-1", "html").decode(),
@@ -341,7 +337,7 @@ def test_chosen_results_have_no_verdict_and_pass_no_gate(path: Path) -> None:
         ]
     with view_servers.serving(path.parent) as server:
         texts.append(" ".join(server.document("/runs/run-1")["sentences"]["ahead"]))
-    assert [said in text for text in texts] == [True] * len(texts)
+    assert [sentence in text for text in texts] == [True] * len(texts)
     assert "treat is ahead" not in texts[-1]
     words = ("treat is better", "treat is worse", "higher in treat", "lower in treat")
     assert not any(word in text for text in texts for word in words)
@@ -374,8 +370,10 @@ def test_the_command_misses_gates_of_chosen_results(path: Path) -> None:
 
 
 def test_chance_shows_no_more_in_further_looks_than_in_the_first() -> None:
-    """The best of five runs of 40 tasks, and their sums one by one, err about as often as one run;
-    uncorrected they err more than twice as often."""
+    """The best of five runs, and their sums, err about as often as a single run.
+
+    Uncorrected, they err more than twice as often.
+    """
     chance = np.random.default_rng(3)
     shown = dict.fromkeys(("first", "best", "sum", "best uncorrected", "sum uncorrected"), 0)
     for _ in range(100):
@@ -397,7 +395,10 @@ def test_chance_shows_no_more_in_further_looks_than_in_the_first() -> None:
 
 
 def p_value(trials: Any) -> float:
-    """The p value of the test of one look. The axes of `trials` are sides, replications, tasks."""
+    """Return the p value of the test of one look.
+
+    The axes of `trials` are sides, replications, tasks.
+    """
     a, b = (side.T.tolist() for side in trials)
     return paired_rates.of_tasks(a, b, 0.95).p
 
@@ -410,5 +411,7 @@ def sequence_p(trials: Any) -> float:
 def test_orders_of_names_make_no_difference(path: Path) -> None:
     """Runs are counted in the order in which they began, not in the order of their names."""
     repeat(path, ["r1", "r2", "r3"])
-    found = {only(path, "+".join(names)).looks for names in itertools.permutations(("r1", "r2"))}
-    assert len(found) == 1
+    all_looks = {
+        only(path, "+".join(names)).looks for names in itertools.permutations(("r1", "r2"))
+    }
+    assert len(all_looks) == 1

@@ -1,4 +1,4 @@
-"""The egress proxy's decisions and its protocol, with real connections on loopback."""
+"""The egress proxy's decisions and protocol, with real connections on loopback."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from labledger.engine.proxy_program import Log, Proxy
     ],
 )
 def test_entries_that_cannot_be_used(entry: str, reason: str) -> None:
-    """An entry that is no name, suffix, address or range is refused with what is wrong."""
+    """An entry that is not a name, suffix, address or range is refused with the reason."""
     with pytest.raises(BadEntry, match=r".*") as caught:
         AllowedHosts.parse([entry])
     assert reason in str(caught.value)
 
 
 def test_names() -> None:
-    """A name allows itself alone, and `*.name` every name below it and not the name."""
+    """A name allows itself alone; `*.name` allows every name below it, but not the name."""
     allowed = AllowedHosts.parse(["PyPI.org.", "*.example.org"])
     for name in ("pypi.org", "PYPI.ORG", "pypi.org.", "a.example.org", "b.a.example.org"):
         normalized = normalize(name)
@@ -61,12 +61,12 @@ def test_names() -> None:
     "name", ["127.1", "0x7f.1", "0177.0.0.1", "2130706433", "1.2.3.4", "[::1]"]
 )
 def test_numbers_are_no_names(name: str) -> None:
-    """What a resolver would take for an address cannot pass as a name."""
+    """Text that a resolver would read as an address is not a name."""
     assert normalize(name) is None
 
 
 def test_addresses() -> None:
-    """Addresses and ranges allow what lies in them, however an IPv6 address hides it."""
+    """Addresses and ranges allow what they contain, also inside an IPv6 address."""
     allowed = AllowedHosts.parse(["192.0.2.7", "10.1.0.0/16", "2001:db8::/32", "[::1]"])
     for text in ("192.0.2.7", "10.1.2.3", "2001:db8::5", "::1", "::ffff:10.1.2.3"):
         assert allowed.has_address(ip_address(text))
@@ -84,10 +84,10 @@ def test_addresses() -> None:
 )
 def test_private_addresses(address: str) -> None:
     """An allowed name leads to no private address unless the address is listed too."""
-    name, found = "rebound.example", ip_address(address)
-    assert not AllowedHosts.parse([name, "2001:db8::/32"]).may_connect(name, found)
+    name, resolved = "rebound.example", ip_address(address)
+    assert not AllowedHosts.parse([name, "2001:db8::/32"]).may_connect(name, resolved)
     ranges = ["0.0.0.0/0", "::/0"]
-    assert AllowedHosts.parse([name, *ranges]).may_connect(name, found)
+    assert AllowedHosts.parse([name, *ranges]).may_connect(name, resolved)
 
 
 def test_public_addresses_and_the_machine() -> None:
@@ -100,7 +100,7 @@ def test_public_addresses_and_the_machine() -> None:
 
 
 class Served:
-    """A proxy and a server on loopback, and what the server was asked."""
+    """A proxy and a server on loopback, and the requests that the server got."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self.allowed = allowed
@@ -139,7 +139,7 @@ class Served:
         try:
             self.requests.append(await reader.readuntil(b"\r\n\r\n"))
         except asyncio.IncompleteReadError:
-            pass  # A tunnel through which nothing was sent.
+            pass  # A tunnel that carried no bytes.
         else:
             writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello")
             await writer.drain()
@@ -198,7 +198,7 @@ def test_tunnels_and_plain_requests(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_refusals(request_text: str, status: bytes) -> None:
-    """What is not allowed, or is no proper request, reaches no server and gets its status."""
+    """A forbidden or malformed request reaches no server and gets its status."""
     served = Served(("127.0.0.1", "localhost.example"))
     (answer,) = through(served, request_text)
     assert answer.split(b" ")[1] == status
@@ -206,7 +206,7 @@ def test_refusals(request_text: str, status: bytes) -> None:
 
 
 def test_names_that_lead_to_private_addresses(capsys: pytest.CaptureFixture[str]) -> None:
-    """An allowed name whose address is loopback is refused, and the log says why."""
+    """An allowed name that leads to loopback is refused, and the log says why."""
     served = Served(("localhost",))
     (answer,) = through(served, "CONNECT localhost:PORT HTTP/1.1\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 403 ")
@@ -233,7 +233,7 @@ def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
-    """However many requests and names a client makes up, the log has few and short lines."""
+    """The log stays short, however many requests and names a client makes up."""
     log = Log()
     for count in range(1, 2_001):
         log.add("refused", proxy_program.Destination("evil.example", 443), "no")

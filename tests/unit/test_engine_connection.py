@@ -30,7 +30,7 @@ from labledger.records import JsonObject
 def engine(
     ping_headers: dict[str, str], build_answer: Sequence[JsonObject] = ()
 ) -> Iterator[tuple[str, list[str]]]:
-    """A server that answers two questions and builds: its address, and the requests that it got."""
+    """A server that answers two requests and builds, with its address and the requests received."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,7 +50,7 @@ def engine(
             while size := int(self.rfile.readline(), 16):
                 self.rfile.read(size + 2)
             self.rfile.readline()
-            lines = b"".join(json.dumps(each).encode() + b"\n" for each in build_answer)
+            lines = b"".join(json.dumps(message).encode() + b"\n" for message in build_answer)
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
@@ -81,7 +81,7 @@ def engine(
 def test_a_ping_says_the_version(
     monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], version: str, questions: list[str]
 ) -> None:
-    """An engine is asked for `/version`, which takes it longer, only if its ping does not say."""
+    """The slow `/version` request is made only if the ping has no version."""
     with engine(headers) as (address, asked):
         monkeypatch.setenv("DOCKER_HOST", address)
         connection = Engine().connect()
@@ -94,7 +94,7 @@ def test_a_ping_says_the_version(
 
 
 def test_an_engine_that_is_silent_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that takes a connection and does not answer is waited for as long as is said."""
+    """An engine that accepts a connection and never answers is reported after the time limit."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(EngineUnavailable):
@@ -106,7 +106,7 @@ def test_an_engine_that_is_silent_is_unavailable(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the `docker` command's settings, and none of its variables but its own."""
+    """A folder for the `docker` command's settings, with none of its variables set."""
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -126,7 +126,7 @@ def endpoint(host: object) -> str:
 def test_the_engine_is_that_of_the_chosen_context(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DOCKER_CONTEXT goes before the current context, and DOCKER_HOST before both."""
+    """DOCKER_HOST wins over DOCKER_CONTEXT, which wins over the current context."""
     with engine({"Api-Version": "1.31"}) as (address, asked):
         add_context(config, "works", endpoint(address))
         add_context(config, "away", endpoint("tcp://127.0.0.1:1"))
@@ -165,7 +165,7 @@ def test_a_context_that_cannot_be_used_is_an_error(
     message: str,
     chosen_by: str,
 ) -> None:
-    """No other engine than the chosen one is used, and the error says which file is wrong."""
+    """A broken context is an error that names the file; no other engine is used."""
     if text is not None:
         add_context(config, "chosen", text)
     if chosen_by == "DOCKER_CONTEXT":
@@ -181,7 +181,7 @@ def test_a_context_that_cannot_be_used_is_an_error(
 def test_an_engine_that_does_not_answer_is_named_in_plain_words(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has the system's reason, not how a library writes its errors."""
+    """The message has the system's reason, without the library's wording."""
     add_context(config, "chosen", endpoint("tcp://127.0.0.1:1"))
     monkeypatch.setenv("DOCKER_CONTEXT", "chosen")
     with pytest.raises(EngineUnavailable) as caught:
@@ -193,7 +193,7 @@ def test_an_engine_that_does_not_answer_is_named_in_plain_words(
 def test_contexts_of_the_working_directory_are_not_read(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A folder that somebody else made cannot choose the engine."""
+    """A context file in the working directory cannot choose the engine."""
     here = tmp_path_factory.mktemp("strange")
     add_context(here, "chosen", endpoint("unix:///strange/docker.sock"))
     monkeypatch.chdir(here)
@@ -215,7 +215,7 @@ def test_contexts_of_the_working_directory_are_not_read(
 def test_credentials_that_are_none_are_an_error_that_names_the_file(
     config: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    """No mistake in the file of credentials ends in an error of the Docker library."""
+    """A malformed credentials file is an error that names it, not an error of the library."""
     (config / "config.json").write_text(text)
     with engine({"Api-Version": "1.31"}) as (address, _):
         monkeypatch.setenv("DOCKER_HOST", address)
@@ -248,7 +248,7 @@ def test_a_credential_helper_that_fails_is_named(
     script: str | None,
     message: str,
 ) -> None:
-    """Neither a pull nor a question to a registry ends in an error of the Docker library."""
+    """A failing credential helper is named, both for pulls and for registry requests."""
     (config / "config.json").write_text(json.dumps(settings))
     if script is not None:
         add_helper(config, "odd", script)
@@ -265,7 +265,7 @@ def test_a_credential_helper_that_fails_is_named(
 def test_a_registry_that_has_no_such_image_does_not_offer_it(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that the engine reports is an answer."""
+    """A registry without the image is an answer, not a failure."""
     assert config.is_dir()
     with engine({"Api-Version": "1.31"}) as (address, _):
         monkeypatch.setenv("DOCKER_HOST", address)
@@ -275,7 +275,7 @@ def test_a_registry_that_has_no_such_image_does_not_offer_it(
 
 
 def test_missing_certificates_are_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With TLS asked for and no certificates there, the error says which files are missing."""
+    """If TLS is on and certificates are missing, the error names the missing files."""
     (config / "ca.pem").write_text("")
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
@@ -298,8 +298,10 @@ BUILDER_ERRORS = {
 def test_a_build_that_a_registry_refuses_does_not_blame_the_dockerfile(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str
 ) -> None:
-    """If credentials or a certificate are at fault, the hint says so; else it says what to
-    correct. The output of a step of the Dockerfile counts as neither."""
+    """The hint of a failed build blames credentials or a certificate where they are the cause.
+
+    Otherwise it says what to correct. The output of a Dockerfile step counts as neither.
+    """
     assert config.is_dir()
     printed = "401 Unauthorized: x509: printed by a step\n"
     answer = [{"stream": printed}, {"error": error}]
@@ -312,8 +314,7 @@ def test_a_build_that_a_registry_refuses_does_not_blame_the_dockerfile(
 def test_a_build_without_its_credential_helper_names_it(
     config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str | None
 ) -> None:
-    """A credential helper that is missing or fails ends a build before it starts: the hint is the
-    helper's."""
+    """A missing or failing credential helper ends a build before it starts, with its own hint."""
     (config / "config.json").write_text('{"credsStore": "odd"}')
     if script is not None:
         add_helper(config, "odd", script)
@@ -324,7 +325,7 @@ def test_a_build_without_its_credential_helper_names_it(
 
 
 def hint_of_build(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: list[JsonObject]) -> str:
-    """The hint after a build that gets this answer from the engine."""
+    """Return the hint after a build that gets this answer from the engine."""
     (folder / "env").mkdir()
     (folder / "env/Dockerfile").write_text("FROM r.invalid/base\n")
     build = ImageBuild.of_authored({"context": "env"}, folder)

@@ -1,4 +1,4 @@
-"""What the engine's errors become, whichever engine words them."""
+"""Engine errors, as Docker and Podman word them, become errors of labledger."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PODMANS.status_code = 500
     ],
 )
 def test_docker_and_podman_are_understood(error: APIError, expected: type[Exception]) -> None:
-    """A missing container or program, and a taken name, are known in the words of either engine."""
+    """Both wordings of a missing container, a missing program and a taken name are recognized."""
     with pytest.raises(ContainerFailed) as raised, translating_errors("do it"):
         raise error
     assert type(raised.value) is expected
@@ -80,7 +80,7 @@ print(*connect(sys.argv[1]), sep="\\n")
 
 @pytest.fixture
 def socket_of_group() -> Iterator[Path]:
-    """A listening socket that neither nobody nor this user may use, in a folder open to all."""
+    """A listening socket that neither this user nor `nobody` may use, in an open folder."""
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
         Path(folder).chmod(0o755)
         path = Path(folder) / "docker.sock"
@@ -103,10 +103,10 @@ def refusal(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("mode", [0o060, 0o000])
 def test_a_socket_without_permission_names_its_group(socket_of_group: Path, mode: int) -> None:
-    """Who may not use the engine's socket is told of its group, not to start an engine."""
+    """A user without permission for the engine's socket learns which group has it."""
     socket_of_group.chmod(mode)
     if os.geteuid() == 0:
-        os.chown(socket_of_group, 0, min(each.gr_gid for each in grp.getgrall() if each.gr_gid))
+        os.chown(socket_of_group, 0, min(group.gr_gid for group in grp.getgrall() if group.gr_gid))
     group = grp.getgrgid(socket_of_group.stat().st_gid).gr_name
     message, hint = refusal(socket_of_group)
     assert f"may not use the Docker engine's socket, {socket_of_group}" in message
@@ -116,7 +116,7 @@ def test_a_socket_without_permission_names_its_group(socket_of_group: Path, mode
 
 
 def test_a_closed_folder_of_the_socket_is_named(socket_of_group: Path) -> None:
-    """Where the folder of the socket is closed, as a rootless engine's of another user is."""
+    """A closed folder of the socket, as of another user's rootless engine, is named."""
     socket_of_group.parent.chmod(0o000)
     message, hint = refusal(socket_of_group)
     assert "may not look into the folder" in message
@@ -125,7 +125,7 @@ def test_a_closed_folder_of_the_socket_is_named(socket_of_group: Path) -> None:
 
 
 def test_a_missing_socket_says_to_start_an_engine(socket_of_group: Path) -> None:
-    """Where there is no socket, an engine is to be started."""
+    """If the socket is missing, the hint says to start an engine."""
     message, hint = refusal(socket_of_group.with_name("other.sock"))
     assert "no Docker engine answers at" in message
     assert message.endswith("other.sock: No such file or directory")

@@ -1,4 +1,4 @@
-"""What engines say of themselves, as Docker and Podman of several releases answered."""
+"""Facts that Docker and Podman of several releases report about themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.ledger.database.run_info import RunInfo
 from labledger.records import JsonObject
-from labledger.runner.run_start import require_images
+from labledger.runner.run_needs import require_images
 
 LIMITS = {"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}
 DOCKER: JsonObject = LIMITS | {
@@ -61,7 +61,7 @@ PODMAN_ON_DEBIAN_13 = PODMAN | {
 
 
 def test_an_engine_that_ignores_limits_of_storage() -> None:
-    """Docker says where it keeps images: containerd, whose snapshots have no quotas."""
+    """Docker reports containerd storage, whose snapshots have no quotas."""
     overlay2 = DOCKER | {"DriverStatus": [["Backing Filesystem", "xfs"], ["userxattr", "false"]]}
     assert not EngineFacts.of(overlay2).ignores_storage
     containerd = {"DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
@@ -106,7 +106,7 @@ def test_an_engine_that_ignores_limits_of_storage() -> None:
 def test_an_engine_and_the_limits_that_it_cannot_enforce(
     info: JsonObject, details: str, unenforced: str
 ) -> None:
-    """Doctor warns of limits that have no effect, and preflight refuses such an engine."""
+    """Doctor warns of limits without effect, and preflight refuses such an engine."""
     facts = EngineFacts.of(info)
     assert facts.details == details
     warnings = [check for check in describe_shortcomings(facts) if not check.ok]
@@ -120,12 +120,12 @@ def test_an_engine_and_the_limits_that_it_cannot_enforce(
 
 
 def test_an_engine_of_old_that_says_nothing_of_control_groups() -> None:
-    """Before Docker 20.10 there was version 1 alone."""
+    """Before Docker 20.10, only version 1 of control groups existed."""
     assert EngineFacts.of({"ServerVersion": "19.03"}).details.endswith("cgroup v1")
 
 
 def test_an_oci_runtime_that_the_engine_can_choose() -> None:
-    """Docker runs a container with each runtime that it knows."""
+    """Docker can run a container with each OCI runtime that it lists."""
     assert check_oci_runtime(DOCKER, None) == []
     assert [check.ok for check in check_oci_runtime(DOCKER, "crun")] == [True]
     [refused] = check_oci_runtime(DOCKER, "kata")
@@ -133,7 +133,7 @@ def test_an_oci_runtime_that_the_engine_can_choose() -> None:
 
 
 def test_podman_ignores_the_name_of_an_oci_runtime() -> None:
-    """Podman would run the container with its own runtime and say nothing."""
+    """Podman is refused, because it would silently use its own OCI runtime."""
     assert [check.ok for check in check_oci_runtime(PODMAN, "runc")] == [True]
     [refused] = check_oci_runtime(PODMAN, "crun")
     assert not refused.ok
@@ -146,14 +146,14 @@ def test_podman_ignores_the_name_of_an_oci_runtime() -> None:
 
 
 def test_only_a_rootless_podman_protects_the_kernels_files() -> None:
-    """Doctor says that root in a container of any other Podman can change their modes."""
+    """Doctor warns unless Podman is rootless: root in a container can change kernel file modes."""
     for info, says_it in ((PODMAN, True), (ROOTLESS_PODMAN, False), (DOCKER, False)):
         details = [check.detail for check in describe_shortcomings(EngineFacts.of(info))]
         assert any("the kernel's files in /proc" in detail for detail in details) is says_it
 
 
 def test_a_run_is_not_continued_where_limits_are_ignored() -> None:
-    """Resuming, extending, rerunning and regrading refuse an engine that cannot enforce limits."""
+    """Resume, extend, rerun and regrade refuse an engine that cannot enforce limits."""
 
     def require(info: JsonObject) -> None:
         engine, run = SimpleNamespace(info=lambda: info), SimpleNamespace(images={})
@@ -165,23 +165,23 @@ def test_a_run_is_not_continued_where_limits_are_ignored() -> None:
 
 
 def test_podman_cannot_change_the_network_before_the_grader() -> None:
-    """A grader with a network of its own needs Docker, or a container of its own."""
+    """A grader with its own network needs Docker or a separate container."""
     same = TrialSettings(Runtime(network="none"), {}, GradingSettings())
-    own = replace(same, grading=GradingSettings(network="full"))
+    other = replace(same, grading=GradingSettings(network="full"))
     separate = replace(same, grading=GradingSettings(network="full", mode=GradingMode.SEPARATE))
-    assert not list(check_networks(DOCKER, [own]))
+    assert not list(check_networks(DOCKER, [other]))
     assert not list(check_networks(PODMAN, [same, separate]))
-    [refused] = check_networks(PODMAN, [same, own, separate])
+    [refused] = check_networks(PODMAN, [same, other, separate])
     assert not refused.ok
     assert refused.concerns is not None
-    assert [refused.concerns(trial) for trial in (same, own, separate)] == [False, True, False]
+    assert [refused.concerns(trial) for trial in (same, other, separate)] == [False, True, False]
 
 
 def test_the_event_of_a_memory_limit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the limit killed the first process may be known a moment after its container's end."""
+    """The event of an out-of-memory kill may arrive a moment after the container's end."""
     killed = ContainerState("c", "exited", 137, False, "", "", {})
-    found = [killed, killed, replace(killed, out_of_memory=True)]
-    monkeypatch.setattr(Engine, "inspect", lambda *_: found.pop(0))
+    exits = [killed, killed, replace(killed, out_of_memory=True)]
+    monkeypatch.setattr(Engine, "inspect", lambda *_: exits.pop(0))
     assert Engine().inspect_ended("c").out_of_memory
-    found = [replace(killed, exit_status=1)]
+    exits = [replace(killed, exit_status=1)]
     assert not Engine().inspect_ended("c").out_of_memory

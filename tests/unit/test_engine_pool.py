@@ -1,4 +1,4 @@
-"""The engines of an owner's threads."""
+"""The pool of engine connections for threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from labledger.engine.engine import EnginePool
 
 
 def test_engine_is_used_by_one_thread_at_a_time() -> None:
-    """Each use at the same moment gets an engine of its own; one that is free is used again."""
+    """Concurrent uses get different engines, and a free engine is used again."""
     pool = EnginePool()
     with pool.engine() as first, pool.engine() as second:
         assert first is not second
@@ -15,7 +15,7 @@ def test_engine_is_used_by_one_thread_at_a_time() -> None:
 
 
 def test_engine_is_free_again_after_a_failure() -> None:
-    """A trial that fails does not cost the pool its engine."""
+    """A trial that fails returns its engine to the pool."""
     pool = EnginePool()
     try:
         with pool.engine() as first:

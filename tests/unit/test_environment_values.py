@@ -1,4 +1,4 @@
-"""Where the values of `$NAME`s come from, and which wins."""
+"""The sources of `$NAME` values, and which source wins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_assignments_keep_everything_after_the_first_equals_sign() -> None:
 
 
 def test_a_bare_name_takes_the_value_of_the_host() -> None:
-    """`--env NAME` hands on what is set here."""
+    """`--env NAME` passes on the host's value."""
     assert arguments.parse_environment(["TOKEN"]) == {"TOKEN": "of the host"}
 
 
@@ -40,11 +40,11 @@ def test_assignments_say_all_problems_and_no_value() -> None:
 
 
 def test_an_env_file_knows_comments_exports_and_quotes(tmp_path: Path) -> None:
-    """What people write into such files is read as they mean it."""
+    """Comments, `export` and quotes in an env file are read as people mean them."""
     path = tmp_path / "secrets.env"
     path.write_text('# a\n\nexport A = one \nB=\'two # 2\'\nC="\nD="three"\nexported=1\n', "utf-8")
-    found = env_files.read_env_file(path)
-    assert found == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
+    values = env_files.read_env_file(path)
+    assert values == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
 
 
 @pytest.mark.parametrize(
@@ -62,21 +62,21 @@ def test_an_env_file_knows_comments_exports_and_quotes(tmp_path: Path) -> None:
     ],
 )
 def test_comments_behind_values(tmp_path: Path, line: str, value: str) -> None:
-    """A comment behind a value is no part of it, and a # within a value or quotes is."""
+    """A comment behind a value is cut; a # inside a value or quotes is kept."""
     path = tmp_path / "secrets.env"
     path.write_text(f"A={line}\n", "utf-8")
     assert env_files.read_env_file(path) == {"A": value}
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
-    """A file that Windows programs wrote, with a mark and their line ends, is read as others."""
+    """A Windows file with a byte order mark and CRLF is read like others."""
     path = tmp_path / "secrets.env"
     path.write_bytes(b"\xef\xbb\xbfA=1\r\nB=2\r\n")
     assert env_files.read_env_file(path) == {"A": "1", "B": "2"}
 
 
 def test_an_env_file_names_its_bad_lines(tmp_path: Path) -> None:
-    """A line that is no assignment is named by number, without its text."""
+    """A malformed line is named by its number, without its text."""
     path = tmp_path / "secrets.env"
     path.write_text("A=1\nhidden\nB C=hidden\n", "utf-8")
     with pytest.raises(InvalidInput) as caught:
@@ -87,7 +87,7 @@ def test_an_env_file_names_its_bad_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"], ids=["absent", "binary"])
 def test_an_env_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
-    """A file that is not there or no text is invalid input, not a traceback."""
+    """A missing or binary env file is invalid input, not a traceback."""
     path = tmp_path / "secrets.env"
     if content is not None:
         path.write_bytes(content)
@@ -96,22 +96,22 @@ def test_an_env_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes
 
 
 def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
-    """--env, then the later --env-file, then the earlier, then the host's environment."""
+    """--env wins over the later --env-file, the earlier one, and the host's environment."""
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("A=first\nB=first\nTOKEN=first\n", "utf-8")
     second.write_text("A=second\nB=second\n", "utf-8")
-    found = env_files.gather({"A": "given"}, [first, second])
-    assert (found["A"], found["B"], found["TOKEN"]) == ("given", "second", "first")
+    values = env_files.gather({"A": "given"}, [first, second])
+    assert (values["A"], values["B"], values["TOKEN"]) == ("given", "second", "first")
     assert env_files.gather({}, [])["TOKEN"] == "of the host"
 
 
 def test_missing_names_are_sorted() -> None:
-    """What is needed and has no value, in a stable order; an empty value is a value."""
+    """Names without a value are listed in a stable order; an empty value counts as a value."""
     assert env_files.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]
 
 
 @pytest.mark.parametrize("given", [["A=1"], {"A": 1}, "A=1"])
 def test_what_is_no_mapping_of_text_is_refused(given: Any) -> None:
-    """A caller of the library that passes words, or a number, learns what is expected."""
+    """A library caller who passes words or a number learns what is expected."""
     with pytest.raises(InvalidInput, match="a mapping of names to values"):
         env_files.gather(given, [])

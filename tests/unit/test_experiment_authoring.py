@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_valid_experiment_is_kept_as_written(folder: Folder) -> None:
-    """A valid file gives its data, its very text, and the line of every field."""
+    """A valid file gives its data, its text, and the line of every field."""
     authored = load_experiment(folder.experiment())
     assert authored.data == EXPERIMENT
     assert authored.text == authored.path.read_text()
@@ -61,7 +61,7 @@ design: {schedule: random}
 
 
 def test_an_id_that_is_too_long_says_the_limit(folder: Folder) -> None:
-    """64 characters are allowed, and the message says so."""
+    """The longest id has 64 characters, and the message says so."""
     folder.data["baseline"]["variant_id"] = "v" * 64
     folder.resolve()
     folder.data["baseline"]["variant_id"] = "v" * 65
@@ -70,9 +70,9 @@ def test_an_id_that_is_too_long_says_the_limit(folder: Folder) -> None:
 
 
 def test_every_problem_is_said_at_once_with_its_line(folder: Folder) -> None:
-    """Problems of schema and sense are shown together, in line order, each with field and line."""
-    found = [(problem.line, problem.field) for problem in folder.problems(BROKEN)]
-    assert found == [
+    """All problems are reported together, in line order, each with field and line."""
+    problems = [(problem.line, problem.field) for problem in folder.problems(BROKEN)]
+    assert problems == [
         (1, "experiment.nmae"),
         (6, "variant_plan[0].variant_id"),
         (9, "runtime.netwrok"),
@@ -86,7 +86,7 @@ def test_every_problem_is_said_at_once_with_its_line(folder: Folder) -> None:
 
 
 def test_hints_name_the_nearest_key_and_the_mend(folder: Folder) -> None:
-    """An unknown key's hint names the nearest known one; that of a bare number says to quote it."""
+    """The hint names the nearest known key, or says to quote a bare number."""
     text = "\n".join(map(str, folder.problems(BROKEN)))
     assert "did you mean 'name'?" in text
     assert "did you mean 'network'?" in text
@@ -96,7 +96,7 @@ def test_hints_name_the_nearest_key_and_the_mend(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "said"),
+    ("content", "line", "message"),
     [
         (b"", 1, "is empty"),
         (b"# nothing\n", 1, "is empty"),
@@ -127,15 +127,15 @@ def test_hints_name_the_nearest_key_and_the_mend(folder: Folder) -> None:
     ],
 )
 def test_garbage_is_refused_in_plain_words(
-    folder: Folder, content: bytes, line: int, said: str
+    folder: Folder, content: bytes, line: int, message: str
 ) -> None:
-    """Whatever the file holds, the answer is a problem with a line and never a traceback."""
-    found = [problem for problem in folder.problems(content) if said in str(problem)]
-    assert [problem.line for problem in found] == [line]
+    """Any content gives a problem with a line, and never a traceback."""
+    problems = [problem for problem in folder.problems(content) if message in str(problem)]
+    assert [problem.line for problem in problems] == [line]
 
 
 def test_alias_bombs_are_refused(folder: Folder) -> None:
-    """Aliases that multiply beyond the limit are refused before they are expanded."""
+    """Aliases that multiply beyond the limit are refused before expansion."""
     rows = ["a0: &a0 [1,1,1,1,1,1,1,1,1]"]
     rows += [f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)]
     assert "values" in folder.problems("\n".join(rows))[0].message
@@ -166,7 +166,7 @@ def test_alias_bombs_are_refused(folder: Folder) -> None:
     ],
 )
 def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
-    """Only YAML 1.2's core schema gives anything but text: `no`, dates and 1:30 stay text."""
+    """Scalars follow YAML 1.2's core schema: `no`, dates and 1:30 stay text."""
     document = experiment_file.parse_yaml(f"x: {text}\n", "f")
     assert document.data == {"x": value}
     assert type(document.data["x"]) is type(value)
@@ -188,15 +188,15 @@ def test_pure_python_yaml_reads_the_same(folder: Folder, monkeypatch: pytest.Mon
 
 def test_missing_file_and_folder_name_the_mend(tmp_path: Path) -> None:
     """A wrong path is answered with what to do."""
-    for path, said in ((tmp_path / "no.yaml", "labledger init"), (tmp_path, "experiment.yaml")):
+    for path, message in ((tmp_path / "no.yaml", "labledger init"), (tmp_path, "experiment.yaml")):
         with pytest.raises(InvalidInput) as caught:
             load_experiment(path)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", ".", "", "out", "pipe", "up"])
 def test_unsafe_staged_files_are_refused(folder: Folder, name: str) -> None:
-    """Absolute names, `..`, links that lead out and what is no file are never staged."""
+    """Absolute names, `..`, links that lead out and special files are never staged."""
     (folder.path / "out").symlink_to("/etc/hostname")
     (folder.path / "up").mkdir()
     (folder.path / "up" / "link").symlink_to("/etc")
@@ -206,7 +206,7 @@ def test_unsafe_staged_files_are_refused(folder: Folder, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
+    ("metric", "message"),
     [
         ({"from": "events", "event": "x", "field": "n"}, "'aggregate' is missing"),
         ({"from": "events", "event": "x", "aggregate": "sum"}, "'field' is missing"),
@@ -220,12 +220,14 @@ def test_unsafe_staged_files_are_refused(folder: Folder, name: str) -> None:
         ({"from": "log"}, "expected one of"),
     ],
 )
-def test_incoherent_metrics_are_refused(folder: Folder, metric: dict[str, str], said: str) -> None:
-    """A metric that could not be read as written is refused, with what is wrong."""
+def test_incoherent_metrics_are_refused(
+    folder: Folder, metric: dict[str, str], message: str
+) -> None:
+    """A metric that cannot be read as written is refused with the reason."""
     folder.data["metrics"] = [{"id": "m", **metric}]
     problems = folder.problems()
     assert len(problems) == 1
-    assert said in str(problems[0])
+    assert message in str(problems[0])
 
 
 @pytest.mark.parametrize(
@@ -271,14 +273,14 @@ def test_one_mistake_is_said_once(
 
 
 def test_many_problems_are_counted_and_cut(folder: Folder) -> None:
-    """The message shows twenty problems and counts the rest."""
+    """The message shows twenty problems and counts the others."""
     folder.data |= {f"key{i}": 1 for i in range(30)}
     with pytest.raises(InvalidInput, match=r"30 problems(.|\n)*and 10 more$"):
         load_experiment(folder.experiment())
 
 
 @pytest.mark.parametrize(
-    ("container", "agent", "said"),
+    ("container", "agent", "message"),
     [
         (None, 0, "expected a user other than root"),
         (None, "root:adm", "expected a user other than root"),
@@ -286,17 +288,17 @@ def test_many_problems_are_counted_and_cut(folder: Folder) -> None:
         (None, "a b", "a user name or number"),
     ],
 )
-def test_agents_user(folder: Folder, container: str | None, agent: object, said: str) -> None:
-    """An agent can be made another user only by root, and only another one than root."""
+def test_agents_user(folder: Folder, container: str | None, agent: object, message: str) -> None:
+    """Only root can give an agent another user, and not root itself."""
     folder.data["runtime"]["agent"]["user"] = agent
     folder.data["runtime"] |= {} if container is None else {"user": container}
     (problem,) = folder.problems()
     assert problem.field == "runtime.agent.user"
-    assert said in problem.message
+    assert message in problem.message
 
 
 def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
-    """Both change what a result means, so they are in the document and in its digest."""
+    """The agent's user and sealing change results, so they are in the document and its digest."""
     plain = folder.resolve()
     folder.data["runtime"] |= {"user": 0}
     folder.data["runtime"]["agent"]["user"] = 1000
@@ -345,7 +347,7 @@ def test_looks_must_grow(folder: Folder, looks: list[tuple[int, int]], field: st
 
 
 def test_what_becomes_of_timeouts_under_pressure(folder: Folder) -> None:
-    """`count`, the default, is not written: digests stay. `retry` needs a second attempt."""
+    """`count`, the default, is not written, so digests stay; `retry` needs a second attempt."""
 
     def policy(word: str | None) -> dict[str, object]:
         folder.data["benchmark"]["policy"] = {"timeouts_under_pressure": word} if word else {}

@@ -45,17 +45,17 @@ def refused(folder: Folder, content: str | bytes) -> list[tuple[int | None, str]
 
 
 def test_rows_are_read_twice_the_same(folder: Folder) -> None:
-    """What is kept of a task is the digest of the row that is read again later."""
+    """A task keeps the digest of its row, and the row is found again later."""
     rows = [
         *TASKS,
         {"id": "own", "image": "x", "timeout_s": 5.0, "workspace": {"files": {"a": ""}}},
     ]
-    found = read_tasks(
+    tasks = read_tasks(
         folder.tasks(rows), Selection(), ProjectFiles.of(folder.path, "x"), default_image="i"
     )
-    for task, row in found.rows():
+    for task, row in tasks.rows():
         assert canonical_json.digest(row) == task.digest
-    assert [task.line for task in found.tasks] == [1, 2, 3, 4, 5, 6]
+    assert [task.line for task in tasks.tasks] == [1, 2, 3, 4, 5, 6]
     assert row == {
         "id": "own",
         "task": None,
@@ -63,7 +63,10 @@ def test_rows_are_read_twice_the_same(folder: Folder) -> None:
         "timeout_s": 5,
         "workspace": {"files": {"a": ""}},
     }
-    assert [(each.line, each.overrides.image) for each in found.settings] == [(1, None), (6, "x")]
+    assert [(settings.line, settings.overrides.image) for settings in tasks.settings] == [
+        (1, None),
+        (6, "x"),
+    ]
 
 
 def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
@@ -77,7 +80,7 @@ def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{", "is not JSON"),
         ('{"id": "b"} {}', "is not JSON: Extra data at column 13"),
@@ -107,11 +110,11 @@ def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
         ("[" * 1000, "nests deeper"),
     ],
 )
-def test_bad_rows_are_told_with_their_line(folder: Folder, line: str, said: str) -> None:
-    """Each problem of a row is reported with its line, and the rows after it are still read."""
-    found = refused(folder, '{"id": "a"}\n\n' + line + '\n{"id": "z"}\nnope\n')
-    assert [number for number, _ in found] == [3, 5]
-    assert said in found[0][1]
+def test_bad_rows_are_told_with_their_line(folder: Folder, line: str, message: str) -> None:
+    """Each problem of a row has its line, and later rows are still read."""
+    problems = refused(folder, '{"id": "a"}\n\n' + line + '\n{"id": "z"}\nnope\n')
+    assert [number for number, _ in problems] == [3, 5]
+    assert message in problems[0][1]
 
 
 @pytest.mark.parametrize(
@@ -125,18 +128,18 @@ def test_bad_rows_are_told_with_their_line(folder: Folder, line: str, said: str)
     ],
 )
 def test_files_that_are_no_tasks_are_refused(folder: Folder, content: bytes) -> None:
-    """Empty, binary and cut files are refused in words."""
+    """Empty, binary and cut files are refused with a message."""
     assert refused(folder, content)
 
 
 def test_lines_without_end_are_refused(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is never read further than the limit."""
+    """A line is never read beyond the limit."""
     monkeypatch.setattr(dataset, "MAX_LINE_BYTES", 1000)
     assert "longer than" in refused(folder, b"x" * 5000)[0][1]
 
 
 def test_reading_stops_after_many_problems(folder: Folder) -> None:
-    """A file full of mistakes does not take forever: a thousand of them are enough."""
+    """Reading stops after a thousand problems."""
     [(line, text)] = refused(folder, b"[]\n" * 5000)
     assert line == 1
     assert f"also in 999 more rows, the last in line {dataset.MAX_PROBLEMS})" in text
@@ -149,8 +152,8 @@ def test_a_task_without_any_image_is_refused(folder: Folder) -> None:
     assert [problem.line for problem in folder.task_problems()] == [2]
 
 
-def ids(found: dataset.Dataset) -> str:
-    return "".join(task.task_id for task in found.tasks)
+def ids(tasks: dataset.Dataset) -> str:
+    return "".join(task.task_id for task in tasks.tasks)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +175,7 @@ def test_selection_narrows(folder: Folder, selection: Selection, wanted: str) ->
 
 
 def test_a_glob_that_matches_nothing_is_refused(folder: Folder) -> None:
-    """A mistyped task filter names the nearest task instead of running nothing."""
+    """A glob that matches no task names the nearest task."""
     problems = folder.task_problems(tasks=("t/1", "t/x"))
     assert [str(p) for p in problems] == [
         "tasks: 't/x' matches none of 5 tasks (did you mean t/4?)"
@@ -180,13 +183,13 @@ def test_a_glob_that_matches_nothing_is_refused(folder: Folder) -> None:
 
 
 def test_limit_leaves_the_rest_of_the_file_unread(folder: Folder) -> None:
-    """What lies beyond the limit is not even checked."""
+    """Rows beyond the limit are not checked."""
     assert ids(read(folder, '{"id": "a"}\nnot json\n', Selection(file_limit=1))) == "a"
     assert ids(read(folder, '{"id": "a"}\nnot json\n', Selection(max_selected=1))) == "a"
 
 
 def test_plainly_valid_rows_are_valid(folder: Folder) -> None:
-    """The fast check never takes a row that the schema refuses."""
+    """The fast check never accepts a row that the schema refuses."""
     values: dict[str, list[Any]] = {
         "id": ["a", "a b", "", 1, None, "x" * 200, "x" * 201, "a\n"],
         "task": [None, {}],
@@ -205,8 +208,8 @@ def test_plainly_valid_rows_are_valid(folder: Folder) -> None:
 
 
 def test_a_row_that_changed_is_noticed(folder: Folder) -> None:
-    """Between checking and running, a changed, moved or cut row stops the run."""
-    found = read(folder, '{"id": "a"}\n{"id": "b"}\n')
+    """A row that changed, moved or was cut after the check stops the run."""
+    tasks = read(folder, '{"id": "a"}\n{"id": "b"}\n')
     for content in (
         '{"id": "a"}\n{"id": "c"}\n',
         '\n{"id": "a"}\n{"id": "b"}\n',
@@ -216,7 +219,7 @@ def test_a_row_that_changed_is_noticed(folder: Folder) -> None:
     ):
         folder.write("tasks.jsonl", content)
         with pytest.raises(ExperimentChanged):
-            list(found.rows())
+            list(tasks.rows())
 
 
 def make_tar(path: Path, *members: tuple[str, dict[str, Any], bytes], mode: str = "w") -> Path:
@@ -262,7 +265,7 @@ def test_workspace_tar_is_deterministic(tmp_path: Path) -> None:
 
 
 def test_workspace_tar_holds_what_was_there(tmp_path: Path) -> None:
-    """The tar can be read by anyone: names, contents, modes and links are kept, owners are not."""
+    """The tar keeps names, contents, modes and links, drops owners, and is readable by anyone."""
     content = b"".join(WorkspaceSource(workspace_folder(tmp_path / "w"), is_tar=False).chunks())
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         members = {info.name: info for info in tar}
@@ -313,7 +316,7 @@ def test_later_members_and_hard_links_are_kept(tmp_path: Path) -> None:
     ],
 )
 def test_unsafe_tars_are_refused(tmp_path: Path, member: tuple[str, dict[str, Any]]) -> None:
-    """Nothing in a tar may reach, or let anything reach, out of the workspace."""
+    """A tar whose entries lead out of the workspace is refused."""
     inside = ("inside", {"type": tarfile.SYMTYPE, "linkname": "file"}, b"")
     good = make_tar(tmp_path / "good.tar", ("file", {}, b"x"), inside)
     WorkspaceSource(good, is_tar=True).digest_tar()
@@ -323,7 +326,7 @@ def test_unsafe_tars_are_refused(tmp_path: Path, member: tuple[str, dict[str, An
 
 
 def test_cut_tars_are_refused(tmp_path: Path) -> None:
-    """A tar that ends early, compressed or not, is refused and not taken for a shorter one."""
+    """A truncated tar is refused, compressed or not."""
     whole = make_tar(tmp_path / "w.tar", ("a", {}, os.urandom(5000))).read_bytes()
     for content in (
         whole[:3000],
@@ -348,7 +351,7 @@ def test_cut_tars_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_unsafe_folders_are_refused(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
-    """Pipes, links that lead out and names that are not UTF-8 never become a workspace."""
+    """Pipes, links that lead out and names that are not UTF-8 are refused."""
     root = workspace_folder(tmp_path / "w")
     spoil(root)
     with pytest.raises(UnusablePath):
@@ -357,7 +360,7 @@ def test_unsafe_folders_are_refused(tmp_path: Path, spoil: Callable[[Path], obje
 
 @pytest.mark.parametrize("size", [0, 999, 1001])
 def test_files_that_change_while_packed_are_refused(tmp_path: Path, size: int) -> None:
-    """A file that grows or shrinks under the reader does not make a torn tar."""
+    """A file that grows or shrinks during packing stops the packing."""
     root = workspace_folder(tmp_path / "w")
     chunks = WorkspaceSource(root, is_tar=False).chunks()
     next(chunks)
@@ -367,7 +370,7 @@ def test_files_that_change_while_packed_are_refused(tmp_path: Path, size: int) -
 
 
 def test_resolving_writes_nothing_and_freezing_keeps_the_tars(folder: Folder) -> None:
-    """The digest of a workspace is known before anything is written; freezing stores that tar."""
+    """Resolving digests a workspace without writing; freezing stores the tar of that digest."""
     workspace_folder(folder.path / "w")
     folder.tasks([{"id": name, "workspace": {"directory": "w"}} for name in "ab"])
     folder.experiment()
@@ -385,7 +388,7 @@ def test_resolving_writes_nothing_and_freezing_keeps_the_tars(folder: Folder) ->
 @pytest.mark.parametrize("name", ["w/a-b", "agent.py", "lib/grade.py"])
 @pytest.mark.parametrize("content", ["changed", None])
 def test_freezing_notices_changed_files(folder: Folder, name: str, content: str | None) -> None:
-    """A file that changed or went away after it was digested stops the run."""
+    """A file that changed or vanished after it was digested stops the run."""
     workspace_folder(folder.path / "w")
     folder.tasks([{"id": "a", "workspace": {"directory": "w"}}])
     resolved = folder.resolve()
@@ -399,7 +402,7 @@ def test_freezing_notices_changed_files(folder: Folder, name: str, content: str 
 
 @pytest.mark.parametrize("field", ["task.repo", "/task/repo"])
 def test_every_task_has_the_cluster_of_the_dataset(folder: Folder, field: str) -> None:
-    """A field by pointer or by dots; a task without it is refused with its line."""
+    """The cluster field is a pointer or dotted path; a task without it is refused with its line."""
     rows = [{"id": "a", "task": {"repo": "x"}}, {"id": "b", "task": {"repo": 7}}]
     plain = read_tasks(
         folder.tasks(rows), Selection(), ProjectFiles.of(folder.path, "x"), default_image="i"

@@ -1,4 +1,4 @@
-"""What an experiment adds to a run, and which changes of it would touch cells that the run has."""
+"""The growth of a run by an experiment, and changes that would affect existing cells."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def folder(tmp_path: Path) -> Folder:
 def grow(
     before: ResolvedExperiment, after: ResolvedExperiment, slots: list[Slot] | None = None
 ) -> tuple[Growth, list[str]]:
-    """What `after` adds to a run of `before`, and what differs for the cells of that run."""
+    """Return what `after` adds to a run of `before`, and what differs for its cells."""
     rows = {task.task_id: task.row_digest for task in before.tasks}
     known = list(before.slots()) if slots is None else slots
-    found = experiment_differences.find_growth(after, known, before.variants, rows)
-    return found, experiment_differences.changes(before.document, rows, found)
+    growth = experiment_differences.find_growth(after, known, before.variants, rows)
+    return growth, experiment_differences.changes(before.document, rows, growth)
 
 
 def set_design(folder: Folder, **design: Any) -> None:
@@ -46,22 +46,22 @@ def add_variant(folder: Folder, **runtime: Any) -> None:
 
 @pytest.mark.parametrize("schedule", ["paired_interleaved", "variant_sequential", "randomized"])
 def test_new_slots_follow_in_the_order_of_the_experiment(folder: Folder, schedule: str) -> None:
-    """Tasks, variants and replications are added once each, in the order of the whole schedule."""
+    """New tasks, variants and replications are added once, in the order of the whole schedule."""
     set_design(folder, schedule=schedule, random_seed=7)
     before = folder.resolve(limit=2, variants=("reference",))
     set_design(folder, replications=2)
     add_variant(folder)
     folder.tasks([TASKS[4], *TASKS[:3]])
     after = folder.resolve()
-    found, changes = grow(before, after)
+    growth, changes = grow(before, after)
     assert changes == []
-    assert (found.first_idx, found.slot_count) == (2, 4 * 3 * 2 - 2)
-    assert (found.variants, found.tasks) == (("empty", "new"), {"t/2", "t/4"})
-    new = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in found.slots()]
-    assert [slot.schedule_idx for slot in found.slots()] == list(range(2, 24))
+    assert (growth.first_idx, growth.slot_count) == (2, 4 * 3 * 2 - 2)
+    assert (growth.variants, growth.tasks) == (("empty", "new"), {"t/2", "t/4"})
+    new = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in growth.slots()]
+    assert [slot.schedule_idx for slot in growth.slots()] == list(range(2, 24))
     whole = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in after.slots()]
-    assert new == [cell for cell in whole if cell not in found.existing]
-    assert [task_id for task_id, _, _ in found.frozen_tasks()] == ["t/4", "t/2"]
+    assert new == [cell for cell in whole if cell not in growth.existing]
+    assert [task_id for task_id, _, _ in growth.frozen_tasks()] == ["t/4", "t/2"]
 
 
 CHANGES: dict[str, Callable[[Folder], object]] = {
@@ -90,7 +90,7 @@ CHANGES: dict[str, Callable[[Folder], object]] = {
 
 @pytest.mark.parametrize("sentence", CHANGES)
 def test_a_change_of_a_cell_is_named(folder: Folder, sentence: str) -> None:
-    """Whatever could change what the run has run is named, beside any growth."""
+    """Each change that affects existing cells is named, also beside growth."""
     set_design(folder, replications=2)
     before = folder.resolve()
     CHANGES[sentence](folder)
@@ -98,7 +98,7 @@ def test_a_change_of_a_cell_is_named(folder: Folder, sentence: str) -> None:
 
 
 def test_a_new_variant_may_bring_files(folder: Folder) -> None:
-    """A file that only a new variant stages concerns no cell of the run; a grader's file does."""
+    """A file that only a new variant stages is allowed; a new file of the grader is not."""
     before = folder.resolve()
     folder.write("new.py", "")
     add_variant(folder, agent={"command": ["python3", "new.py"], "files": ["new.py"]})
@@ -108,18 +108,20 @@ def test_a_new_variant_may_bring_files(folder: Folder) -> None:
 
 
 def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> None:
-    """Cells of the run that the experiment leaves out are counted and one of them is named."""
+    """Cells of the run that the experiment omits are counted, and one of them is named."""
     first = folder.resolve(shard=Shard.parse("1/2"))
-    found, changes = grow(first, folder.resolve())
-    assert (changes, found.slot_count) == ([], 10 - first.total_slots)
+    growth, changes = grow(first, folder.resolve())
+    assert (changes, growth.slot_count) == ([], 10 - first.total_slots)
     second = folder.resolve(shard=Shard.parse("2/2"))
     [sentence] = grow(first, second)[1]
     assert "6 trials of the run cannot be found in the experiment, such as variant" in sentence
 
 
 def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:
-    """In the layout of `labledger init`, a new task may add a file to the folder of the tests. A
-    changed file of an old task is named. So is a new file if no task is new."""
+    """A new task may add a file to the folder of the tests in the layout of `labledger init`.
+
+    A changed file of an old task is named. So is a new file if no task is new.
+    """
     folder.write("tests/a.json", "1")
     folder.data["benchmark"]["grader"]["files"].append("tests")
     folder.tasks(TASKS[:3])
@@ -133,8 +135,10 @@ def test_new_tasks_may_bring_files_for_the_grader(folder: Folder) -> None:
 
 
 def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_path: Path) -> None:
-    """Through two extensions, an old task keeps its grader's files and identity in every later
-    slot, and an old variant keeps its agent's files. A run done at once has the same digest."""
+    """Old tasks and variants keep their files through two extensions; new ones get the new files.
+
+    A run done at once has the same digest.
+    """
     folder.write("tests/a.json", "1")
     folder.data["benchmark"]["grader"]["files"].append("tests")
     folder.tasks(TASKS[:2])
@@ -150,14 +154,14 @@ def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_pat
         folder.data["variant_plan"].append({**variant, "runtime": {"agent": agent}})
         folder.tasks(TASKS[: 3 + number])
         fresh = folder.resolve()
-        found = experiment_differences.find_growth(
+        growth = experiment_differences.find_growth(
             fresh,
             slots,
             {slot.variant_id for slot in slots},
             {slot.task_id for slot in slots},
         )
         plan = experiment_differences.with_origins(fresh.plan, plan, len(slots))
-        slots += found.slots()
+        slots += growth.slots()
     stored = ExperimentPlan.of_document(plan.as_json())
     assert stored == plan
     assert canonical_json.digest(result_part(plan.as_json())) == fresh.digest
@@ -174,12 +178,17 @@ def test_only_new_cells_get_the_files_that_a_part_brings(folder: Folder, tmp_pat
     )
     got = {}
     for slot in slots:
-        own = sets.plan_for(slot, sample)
-        chosen = own.file_set.choose(stored.files)
+        settings = sets.plan_for(slot, sample)
+        chosen = settings.file_set.choose(stored.files)
         names = {phase: {f.name for f in files} for phase, files in chosen.items()}
         tests = {name for name in names["grader"] if name.startswith("tests/new")}
         extras = {name for name in names["agent"] if name.startswith("extra")}
-        got[slot.variant_id, slot.task_id] = tests, extras, own.grader.digest, own.deps_dir.name
+        got[slot.variant_id, slot.task_id] = (
+            tests,
+            extras,
+            settings.grader.digest,
+            settings.deps_dir.name,
+        )
     identity = first.plan.grader_identity.digest
     assert got["reference", "t/0"] == (set(), set(), identity, "deps")
     assert got["new-1", "t/0"][:3] == (set(), {"extra-0.py", "extra-1.py"}, identity)

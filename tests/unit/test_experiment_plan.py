@@ -1,4 +1,4 @@
-"""The stored form of a resolved experiment: what every version wrote can be read."""
+"""The stored form of a resolved experiment: the form of every version can be read."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_every_key_survives() -> None:
 
 
 def test_a_new_document_is_written_as_it_is_read(folder: Folder) -> None:
-    """What resolving makes and what is read of its stored form are equal."""
+    """A resolved experiment equals its stored form after reading it back."""
     resolved = folder.resolve()
     stored = json.loads(canonical_json.dumps(resolved.document))
     assert ExperimentPlan.of_document(stored) == resolved.plan
 
 
 def test_the_oldest_document_means_what_it_meant() -> None:
-    """Keys that came later have the meaning that held before they existed."""
+    """Keys of later versions default to the behavior of the oldest document."""
     plan = ExperimentPlan.of_document(OLDEST)
     assert (plan.runtime.agent_user, plan.runtime.oci, plan.dataset.cluster) == (None, None, None)
     assert (plan.is_sealed, plan.regrades) == (False, None)
@@ -142,7 +142,7 @@ def test_the_oldest_document_means_what_it_meant() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused(change: Any) -> None:
-    """A document of another version is not run with a part of it ignored."""
+    """A document of another version is refused, not run with a part of it ignored."""
     document = copy.deepcopy(NEWEST)
     change(document)
     with pytest.raises(LedgerError, match="cannot be read"):
@@ -150,7 +150,7 @@ def test_what_is_not_understood_is_refused(change: Any) -> None:
 
 
 def test_what_is_retried() -> None:
-    """A slot gets another attempt after a status that is named, until it has had them all."""
+    """A slot is retried after a listed status, up to the number of attempts."""
     retry = RetryPolicy(Retry(max_attempts=2))
     assert retry.allows(SlotStatus.INFRA_ERROR, None, attempt=1)
     assert not retry.allows(SlotStatus.INFRA_ERROR, None, attempt=2)
@@ -158,7 +158,7 @@ def test_what_is_retried() -> None:
 
 
 def test_reasons_are_retried() -> None:
-    """A reason among `retry_on` is retried, and other reasons of its status are not."""
+    """Only the reasons in `retry_on` are retried, not other reasons of the same status."""
     retry = Retry(retry_on=frozenset({"grader_bootstrap_failed"}))
     policy = RetryPolicy(retry)
     assert policy.allows(SlotStatus.GRADE_ERROR, "grader_bootstrap_failed", attempt=1)
@@ -167,8 +167,7 @@ def test_reasons_are_retried() -> None:
 
 
 def test_every_reason_can_be_authored() -> None:
-    """The schema of an experiment allows each reason in `retry_on`, except for attempts that the
-    user ended or that were left to another lab."""
+    """`retry_on` accepts each reason but attempts that the user ended or left to another lab."""
     schema = json_schemas.load_schema("experiment_v1")
     retry = schema["properties"]["design"]["properties"]["retry"]["properties"]
     allowed = set(retry["retry_on"]["items"]["enum"])
@@ -176,7 +175,7 @@ def test_every_reason_can_be_authored() -> None:
 
 
 def test_a_regrading_changes_nothing_but_the_grader(folder: Folder) -> None:
-    """All the rest of a stored document stays as it is, whichever version wrote it."""
+    """A regrading keeps the rest of a stored document, whichever version wrote it."""
     folder.write("g.py", "new")
     new = NewGrader.load(folder.path / "g.py", ExperimentPlan.of_document(OLDEST))
     document = new.regrading_document(OLDEST, "r", 2, "c" * 64)
@@ -198,7 +197,7 @@ def test_a_regrading_changes_nothing_but_the_grader(folder: Folder) -> None:
     ],
 )
 def test_a_task_survives(row: JsonObject) -> None:
-    """A frozen row is handed to the container as it is stored, also after pickling."""
+    """A frozen row reaches the container as it is stored, also after pickling."""
     task = Task.from_json(row)
     assert pickle.loads(pickle.dumps(task)) == task
     assert task.as_json() == row

@@ -28,7 +28,7 @@ def digests(resolved: ResolvedExperiment) -> dict[str, str]:
 
 
 def test_phases_are_ready_for_the_container(folder: Folder) -> None:
-    """Bindings are put in, staged files become paths, and only outside names are left."""
+    """Bindings are substituted, staged files become paths, and only outside names are left."""
     folder.data["runtime"]["setup"] = {"command": ["sh", "./lib/grade.py"], "files": ["lib"]}
     document = folder.resolve().document
     reference, empty = document["variants"]
@@ -53,7 +53,7 @@ def test_phases_are_ready_for_the_container(folder: Folder) -> None:
 
 
 def test_bindings_are_text_in_commands(folder: Folder) -> None:
-    """Bindings that are not text are given as JSON; dollar signs in them stay as they are."""
+    """Bindings that are not text are written as JSON, and dollar signs in them are literal."""
     folder.data["baseline"]["bindings"] = {
         "a": True,
         "b": 0.5,
@@ -78,7 +78,7 @@ def test_bindings_are_text_in_commands(folder: Folder) -> None:
 
 
 def test_every_default_is_filled_in(folder: Folder) -> None:
-    """The smallest experiment resolves to a document that leaves nothing to be guessed."""
+    """The smallest experiment resolves to a document with every default."""
     folder.data = {
         "experiment": {"id": "x"},
         "dataset": {"path": "tasks.jsonl"},
@@ -139,7 +139,7 @@ def test_every_default_is_filled_in(folder: Folder) -> None:
 
 
 def test_slots_are_those_of_the_selection(folder: Folder) -> None:
-    """Tasks, variants and replications that are left make the schedule, and no others."""
+    """The schedule holds exactly the selected tasks, variants and replications."""
     folder.data["design"] = {"replications": 2}
     resolved = folder.resolve(tasks=("t/[12]",), variants=("emp*",), max_concurrency=7)
     assert [(s.variant_id, s.task_id, s.repl_idx) for s in resolved.slots()] == [
@@ -155,7 +155,7 @@ def test_slots_are_those_of_the_selection(folder: Folder) -> None:
 
 
 def test_a_number_of_trials_that_a_person_names_also_limits_hosts(folder: Folder) -> None:
-    """On a cluster, the file and the command mean the same; the default is for one machine."""
+    """On a cluster, a number in the file or the command limits all hosts; the default does not."""
     assert folder.resolve().plan.design.at_most_on_hosts is None
     assert folder.resolve(max_concurrency=7).plan.design.at_most_on_hosts == 7
     named = folder.resolve()
@@ -168,7 +168,7 @@ def test_a_number_of_trials_that_a_person_names_also_limits_hosts(folder: Folder
 
 
 def test_options_that_make_no_sense_are_refused(folder: Folder) -> None:
-    """Unknown variants are answered with the known ones, numbers below 1 with what is expected."""
+    """An unknown variant is answered with the known ones, a number below 1 with the range."""
     assert str(folder.task_problems(variants=("emtpy",))[0]) == (
         "variants: 'emtpy' matches no variant (variants: reference, empty)"
     )
@@ -179,7 +179,7 @@ def test_options_that_make_no_sense_are_refused(folder: Folder) -> None:
 
 
 def test_unknown_names_are_told_with_their_place(folder: Folder) -> None:
-    """A `$NAME` that nobody sets is reported once, with its place and the nearest known name."""
+    """An unset `$NAME` is reported once, with its place and the nearest known name."""
     folder.data["runtime"]["agent"]["command"][3] = "$moed"
     resolved = folder.resolve()
     assert resolved.plan.environment == ("KEY", "TOKEN", "moed")
@@ -196,7 +196,7 @@ def test_unknown_names_are_told_with_their_place(folder: Folder) -> None:
 
 
 def test_a_name_bound_by_one_variant_only_is_the_others_to_give(folder: Folder) -> None:
-    """Where a variant does not bind a name, the environment must give it for that variant."""
+    """If a variant does not bind a name, the environment must supply it for that variant."""
     del folder.data["variant_plan"][0]["bindings"]["mode"]
     resolved = folder.resolve()
     assert "mode" in resolved.plan.environment
@@ -205,7 +205,7 @@ def test_a_name_bound_by_one_variant_only_is_the_others_to_give(folder: Folder) 
 
 
 def test_a_started_file_must_be_executable(folder: Folder) -> None:
-    """A staged file that is started by itself and cannot be is refused before anything runs."""
+    """A staged program that is not executable is refused before anything runs."""
     folder.data["runtime"]["agent"]["command"] = ["./agent.py"]
     assert folder.task_problems()[0].field == "runtime.agent.command[0]"
     (folder.path / "agent.py").chmod(0o755)
@@ -213,7 +213,7 @@ def test_a_started_file_must_be_executable(folder: Folder) -> None:
 
 
 def test_a_forgotten_file_is_warned_of(folder: Folder) -> None:
-    """A command that names a file beside the experiment without staging it is warned of."""
+    """A command that names an unstaged file beside the experiment causes a warning."""
     assert folder.resolve().warnings() == []
     folder.data["runtime"]["agent"]["files"] = []
     (warning,) = folder.resolve().warnings()
@@ -222,7 +222,7 @@ def test_a_forgotten_file_is_warned_of(folder: Folder) -> None:
 
 
 def test_folders_are_staged_without_caches(folder: Folder) -> None:
-    """A staged folder brings its files at any depth, sorted, but no caches or repositories."""
+    """A staged folder includes sorted files at any depth, without caches and repositories."""
     for name in ("lib/a/b.txt", "lib/__pycache__/x.pyc", "lib/.git/config", "lib/z"):
         folder.write(name, name)
     folder.data["benchmark"]["grader"]["files"] = ["./lib/", "lib/z"]
@@ -313,7 +313,7 @@ CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
 def test_changes_that_matter_are_told(
     folder: Folder, change: Callable[[Folder], object], sentences: list[str]
 ) -> None:
-    """A change that can change a result changes the digest and is described in a sentence."""
+    """A change that can affect results changes the digest and is described in a sentence."""
     old = folder.resolve()
     change(folder)
     new = folder.resolve()
@@ -344,7 +344,7 @@ NO_CHANGES: list[Callable[[Folder], object]] = [
 def test_changes_that_do_not_matter_are_not(
     folder: Folder, change: Callable[[Folder], object]
 ) -> None:
-    """Names, concurrency, spelled-out defaults and where tasks lie may change."""
+    """Names, concurrency, spelled-out defaults and the tasks' folder can change freely."""
     old = folder.resolve()
     change(folder)
     new = folder.resolve()
@@ -353,7 +353,7 @@ def test_changes_that_do_not_matter_are_not(
 
 
 def test_numbers_that_are_not_what_is_written(folder: Folder) -> None:
-    """A number that a command gets with another text is warned about, with line and remedy."""
+    """A number that YAML would rewrite causes a warning with the line and the remedy."""
     written = {"mode": "3.10", "commit": "0123456", "sha": "5319e7", "seed": "7", "flag": "no"}
     folder.data["baseline"]["bindings"] = {name: f"<{name}>" for name in written}
     text = folder.experiment().read_text()
@@ -376,8 +376,7 @@ def test_numbers_that_are_not_what_is_written(folder: Folder) -> None:
 
 
 def test_numbers_are_named_in_plans_and_refused_if_strict(folder: Folder) -> None:
-    """A plan names each number that changes, as text and as JSON; `--strict` refuses the
-    experiment, with the line and what to write."""
+    """A plan names each rewritten number, in text and in JSON, and `--strict` refuses it."""
     folder.data["baseline"]["bindings"]["mode"] = "<mode>"
     text = folder.experiment().read_text().replace("<mode>", "3.10")
     path = folder.experiment(text)
@@ -409,14 +408,14 @@ def test_moving_the_folder_changes_nothing(folder: Folder, tmp_path: Path) -> No
 
 
 def test_long_values_are_cut_in_sentences(folder: Folder) -> None:
-    """A sentence stays readable however long the values are."""
+    """Sentences with long values stay short."""
     old = folder.resolve()
     folder.data["baseline"]["bindings"]["mode"] = "x" * 10_000
     assert all(len(s) < 300 for s in differences(old.document, digests(old), folder.resolve()))
 
 
 def test_resolving_leaves_what_was_authored(folder: Folder) -> None:
-    """Resolving twice gives equal documents and leaves what was authored untouched."""
+    """Resolving twice gives equal documents and leaves the authored data unchanged."""
     first = folder.resolve()
     data: dict[str, Any] = json.loads(json.dumps(first.authored.data))
     assert folder.resolve().document == first.document
@@ -424,7 +423,7 @@ def test_resolving_leaves_what_was_authored(folder: Folder) -> None:
 
 
 def test_the_containers_own_names_are_asked_of_nobody(folder: Folder) -> None:
-    """A `$AGENTLAB_…` name stays in the command for the container and is no missing value."""
+    """A `$AGENTLAB_…` name stays in the command for the container, and is not a missing value."""
     command = ["python3", "agent.py", "--task", "$AGENTLAB_TASK_PATH", "--in", "$WORKSPACE"]
     folder.data["runtime"]["agent"]["command"] = command
     experiment = folder.resolve()
@@ -434,7 +433,7 @@ def test_the_containers_own_names_are_asked_of_nobody(folder: Folder) -> None:
 
 
 def test_the_cluster_is_frozen_and_changes_no_digest(folder: Folder) -> None:
-    """Comparisons read it from the resolved experiment; results do not depend on it."""
+    """Comparisons read the cluster field from the document; it does not change the digest."""
     plain = folder.resolve()
     assert "cluster" not in plain.document["dataset"]
     folder.data["dataset"]["cluster"] = "task.n"

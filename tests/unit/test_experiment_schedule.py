@@ -23,43 +23,43 @@ def schedule(order: str, variants: int, tasks: int, replications: int, **more: A
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_every_cell_exactly_once(order: str, shuffle: bool) -> None:
-    """Whatever the order, each variant, task and replication meet once, numbered without a gap."""
+    """In any order, each variant, task and replication meets once, numbered without gaps."""
     for variants, tasks, replications in SIZES:
-        found = schedule(order, variants, tasks, replications, shuffle_tasks=shuffle, random_seed=7)
-        assert [slot.schedule_idx for slot in found] == list(range(variants * tasks * replications))
-        cells = Counter((slot.variant_id, slot.task_id, slot.repl_idx) for slot in found)
+        slots = schedule(order, variants, tasks, replications, shuffle_tasks=shuffle, random_seed=7)
+        assert [slot.schedule_idx for slot in slots] == list(range(variants * tasks * replications))
+        cells = Counter((slot.variant_id, slot.task_id, slot.repl_idx) for slot in slots)
         assert set(cells.values()) == {1}
-        assert {slot.repl_idx for slot in found} == set(range(replications))
+        assert {slot.repl_idx for slot in slots} == set(range(replications))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_pairs_are_adjacent(shuffle: bool) -> None:
-    """Paired: the variants of one task and replication run side by side, in authored order."""
+    """In the paired order, the variants of one task and replication are adjacent."""
     for variants, tasks, replications in SIZES:
-        found = schedule("paired_interleaved", variants, tasks, replications, shuffle_tasks=shuffle)
-        for start in range(0, len(found), variants):
-            pair = found[start : start + variants]
+        slots = schedule("paired_interleaved", variants, tasks, replications, shuffle_tasks=shuffle)
+        for start in range(0, len(slots), variants):
+            pair = slots[start : start + variants]
             assert len({(slot.task_id, slot.repl_idx) for slot in pair}) == 1
             assert [slot.variant_id for slot in pair] == [f"v{i}" for i in range(variants)]
-        assert [slot.repl_idx for slot in found] == sorted(slot.repl_idx for slot in found)
+        assert [slot.repl_idx for slot in slots] == sorted(slot.repl_idx for slot in slots)
 
 
 def test_variants_in_sequence() -> None:
-    """Sequential: a variant is done before the next begins, a replication before the next."""
+    """In the sequential order, one variant ends before the next begins."""
     for variants, tasks, replications in SIZES:
-        found = schedule("variant_sequential", variants, tasks, replications)
-        order = [(slot.variant_id, slot.repl_idx, slot.task_id) for slot in found]
+        slots = schedule("variant_sequential", variants, tasks, replications)
+        order = [(slot.variant_id, slot.repl_idx, slot.task_id) for slot in slots]
         assert order == sorted(order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_shuffled_tasks_keep_one_order(order: str) -> None:
-    """Shuffling gives the tasks one other order, the same for all variants and replications."""
+    """Shuffling gives all variants and replications the same new order of tasks."""
     if order == "randomized":
         return
-    found = schedule(order, 2, 20, 2, shuffle_tasks=True, random_seed=1)
+    slots = schedule(order, 2, 20, 2, shuffle_tasks=True, random_seed=1)
     orders = {
-        tuple(s.task_id for s in found if (s.variant_id, s.repl_idx) == key)
+        tuple(s.task_id for s in slots if (s.variant_id, s.repl_idx) == key)
         for key in itertools.product(("v0", "v1"), (0, 1))
     }
     assert len(orders) == 1
@@ -67,26 +67,26 @@ def test_shuffled_tasks_keep_one_order(order: str) -> None:
 
 
 def test_seeds_decide_and_decide_alone() -> None:
-    """The same seed gives the same schedule; other seeds, negative ones too, give others."""
+    """The same seed gives the same schedule, and other seeds, also negative ones, give others."""
     first = schedule("randomized", 2, 10, 2, random_seed=1)
     assert first == schedule("randomized", 2, 10, 2, random_seed=1)
     seeds = [schedule("randomized", 2, 10, 2, random_seed=seed) for seed in (-1, 0, 1, 2, 10**18)]
-    assert len({tuple(found) for found in seeds}) == 5
+    assert len({tuple(order_of_seed) for order_of_seed in seeds}) == 5
 
 
 def test_the_permutation_is_pinned() -> None:
-    """A schedule drawn today is drawn the same by every later version."""
+    """Later versions draw the same schedule from a seed."""
     assert list(permutation(10, 42, "slots")) == PINNED
 
 
 def test_permutations_are_fair() -> None:
-    """Over many seeds each of the orders of three appears about equally often."""
+    """Each order of three tasks appears about equally often over many seeds."""
     counts = Counter(tuple(permutation(3, seed, "slots")) for seed in range(6000))
     assert len(counts) == 6
     assert all(850 < count < 1150 for count in counts.values())
 
 
 def test_schedules_are_lazy() -> None:
-    """The first slot of an immense schedule is there at once."""
+    """The first slot of a huge schedule is available at once."""
     design = ScheduleDesign(replications=10**9)
     assert next(slots(design, ["a", "b"], ["t"])) == Slot(0, "a", "t", 0)

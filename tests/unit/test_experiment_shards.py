@@ -1,4 +1,4 @@
-"""Shards of an experiment: which slots each one holds, and what all of them share."""
+"""Shards of an experiment: the slots of each shard, and what all shards share."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def cells(experiment: ResolvedExperiment) -> list[tuple[str, str, int]]:
 @pytest.mark.parametrize("schedule", ["paired_interleaved", "variant_sequential", "randomized"])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7])
 def test_shards_share_out_an_experiment(folder: Folder, schedule: str, count: int) -> None:
-    """Each slot is in exactly one shard, in the order of the schedule, with all its variants."""
+    """Each slot is in exactly one shard, in schedule order, with all its variants."""
     folder.data["design"] = {"replications": 2, "schedule": schedule, "shuffle_tasks": True}
     whole, parts = folder.resolve(), shards(folder, count)
     assert sorted(cell for part in parts for cell in cells(part)) == sorted(cells(whole))
     sizes = [part.total_slots for part in parts]
-    # Whole tasks are shared out, or single replications if there are too few tasks.
+    # Tasks are distributed, or single replications if there are too few tasks.
     assert max(sizes) - min(sizes) <= (4 if count <= 5 else 2)
     for part in parts:
         held = set(cells(part))
@@ -49,7 +49,7 @@ def test_shards_share_out_an_experiment(folder: Folder, schedule: str, count: in
 
 
 def test_shards_have_the_digest_of_their_experiment(folder: Folder) -> None:
-    """A shard is stored with its run, resolves again to itself, and is no part of the digest."""
+    """A shard is stored with its run, resolves to itself, and is not part of the digest."""
     folder.write("image/Dockerfile", "FROM scratch\n")
     folder.data["images"] = {"built:1": {"context": "image"}}
     folder.tasks([{"id": f"t{n}", "task": {}, "image": f"built:{n}"} for n in range(4)])
@@ -62,14 +62,14 @@ def test_shards_have_the_digest_of_their_experiment(folder: Folder) -> None:
     assert cells(again) == cells(second)
     assert again.document == second.document
     assert differences(first.document, {t.task_id: t.digest for t in first.tasks}, second) == []
-    # A machine that runs a shard needs the images of the shard's tasks alone.
+    # A machine needs only the images of its shard's tasks.
     assert first.images == ("built:0", "built:2")
     assert second.images == ("built:1", "built:3")
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/2", "3/2", "1/0", "-1/2", "1/2/3", "1 / 2", "a/b"])
 def test_a_shard_is_one_of_a_number(text: str) -> None:
-    """Anything but K/N with K from 1 to N is refused, and the error says what is expected."""
+    """A shard other than K/N with K from 1 to N is refused with the expected form."""
     with pytest.raises(InvalidInput, match="expected K/N"):
         Shard.parse(text)
 
@@ -83,7 +83,7 @@ def test_a_shard_without_slots_is_refused(folder: Folder) -> None:
 
 
 def test_a_shard_grows_as_a_shard(folder: Folder) -> None:
-    """Further tasks and replications leave each cell in its shard, so that shards stay disjoint."""
+    """New tasks and replications leave each cell in its shard, so shards stay disjoint."""
     before = shards(folder, 3)
     folder.data["design"] = {"replications": 2}
     folder.tasks([{"id": f"t/{n}", "task": {"n": n}} for n in range(8)])

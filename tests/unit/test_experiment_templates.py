@@ -1,4 +1,4 @@
-"""What `labledger init` writes: valid, self-contained, and with the outcomes it promises."""
+"""The files that `labledger init` writes are valid, complete, and give the promised outcomes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ REPAIRS = ["clamp", "count-vowels", "leap-year", "find-sorted", "overlap"]
 
 @cache
 def parsed(text: str) -> dict[str, Any]:
-    """Return what an experiment file holds. It is asked for in every trial, and seldom changes."""
+    """Return an experiment file's content, cached because every trial reads it."""
     content: dict[str, Any] = yaml.safe_load(text)
     return content
 
 
 @dataclass(frozen=True)
 class Scaffolded:
-    """A scaffolded experiment, run by hand: the container contract without a container."""
+    """A new experiment that runs by hand, with the container contract but no container."""
 
     directory: Path
 
@@ -68,7 +68,7 @@ class Scaffolded:
         return trial
 
     def verdicts(self, tmp_path: Path, variant_id: str) -> Counter[str | None]:
-        """How often each verdict comes out over all tasks and replications of a variant."""
+        """Return how often each verdict occurs over all tasks and replications of a variant."""
         cells = [
             (task_id, repl_idx)
             for task_id in self.tasks
@@ -136,7 +136,7 @@ def agent_eval(tmp_path: Path) -> Scaffolded:
 
 
 def stamped(row: dict[str, Any], schema_version: str) -> dict[str, Any]:
-    """A grader's row with what the worker adds to it."""
+    """Return a grader's row with the worker's fields."""
     ids = {"run_id": "r", "trial_id": "t", "variant_id": "v", "task_id": "k", "repl_idx": 0}
     stamp = {"schedule_idx": 0, "slot_commit_id": "sc", "attempt": 1, "row_seq": 0, "ids": ids}
     stamp["benchmark"] = {"adapter_id": "a", "name": "b", "split": "test"}
@@ -145,7 +145,7 @@ def stamped(row: dict[str, Any], schema_version: str) -> dict[str, Any]:
 
 
 def test_every_profile_has_its_template() -> None:
-    """The profiles that are offered are those that there are templates for."""
+    """The offered profiles are the profiles with templates."""
     folders = {path.name for path in resources.templates().iterdir() if path.is_dir()}
     assert folders == {*PROFILES, "common"}
 
@@ -154,15 +154,15 @@ def test_every_profile_has_its_template() -> None:
 def test_scaffold_is_valid_and_self_contained(profile: str, tmp_path: Path) -> None:
     """The experiment resolves, and every file that it names has been written."""
     written = scaffold(profile, tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
+    scaffolded = Scaffolded(tmp_path / "new")
 
-    assert written[0] == made.directory / "experiment.yaml"
-    assert set(written) == {path for path in made.directory.rglob("*") if path.is_file()}
+    assert written[0] == scaffolded.directory / "experiment.yaml"
+    assert set(written) == {path for path in scaffolded.directory.rglob("*") if path.is_file()}
     resolve(load_experiment(written[0]))
-    assert made.experiment["experiment"]["id"] == "new"
-    tests = {path.stem for path in (made.directory / "tests").iterdir()}
-    assert tests == set(made.tasks)
-    assert "@" not in (made.directory / "experiment.yaml").read_text("utf-8")
+    assert scaffolded.experiment["experiment"]["id"] == "new"
+    tests = {path.stem for path in (scaffolded.directory / "tests").iterdir()}
+    assert tests == set(scaffolded.tasks)
+    assert "@" not in (scaffolded.directory / "experiment.yaml").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_agent_eval_comes_out_as_promised(
 
 
 def test_the_broken_task_can_be_mended(agent_eval: Scaffolded, tmp_path: Path) -> None:
-    """Without the lines that break them, the tests of `median` grade it, as their comment says."""
+    """Without the lines that break them, the tests of `median` give verdicts."""
     tests = agent_eval.directory / "tests" / "median.json"
     lines = tests.read_text("utf-8").splitlines()
     tests.write_text("\n".join(line for line in lines if not line.startswith("//")), "utf-8")
@@ -206,38 +206,42 @@ def test_the_broken_task_can_be_mended(agent_eval: Scaffolded, tmp_path: Path) -
 def test_sweep_rises_with_its_parameter(tmp_path: Path) -> None:
     """A larger search budget solves more tasks, from none to all five."""
     scaffold("sweep", tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
-    passed = [made.verdicts(tmp_path, variant_id)["pass"] for variant_id in made.variants]
+    scaffolded = Scaffolded(tmp_path / "new")
+    passed = [
+        scaffolded.verdicts(tmp_path, variant_id)["pass"] for variant_id in scaffolded.variants
+    ]
     assert passed == [0, 2, 3, 4, 5]
 
 
 def test_regression_passes_until_the_candidate_is_too_cheap(tmp_path: Path) -> None:
-    """Both variants pass everything as scaffolded; with the budget of 30 the candidate fails."""
+    """Both variants pass everything at first; with a budget of 30, the candidate fails."""
     scaffold("regression", tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
-    for variant_id in made.variants:
-        assert made.verdicts(tmp_path, variant_id) == {"pass": 5}
+    scaffolded = Scaffolded(tmp_path / "new")
+    for variant_id in scaffolded.variants:
+        assert scaffolded.verdicts(tmp_path, variant_id) == {"pass": 5}
 
-    authored = made.directory / "experiment.yaml"
+    authored = scaffolded.directory / "experiment.yaml"
     cheaper = authored.read_text("utf-8").replace("{budget: 100}", "{budget: 30}")
     authored.write_text(cheaper, "utf-8")
-    assert made.verdicts(tmp_path / "cheaper", "candidate") == {"pass": 4, "fail": 1}
+    assert scaffolded.verdicts(tmp_path / "cheaper", "candidate") == {"pass": 4, "fail": 1}
 
 
 @thorough
 def test_ab_test_replications_differ_and_repeat(tmp_path: Path) -> None:
     """The random strategy differs between replications, and a second run repeats the first."""
     scaffold("ab-test", tmp_path / "new")
-    made = Scaffolded(tmp_path / "new")
+    scaffolded = Scaffolded(tmp_path / "new")
 
     def tried(folder: str, repl_idx: int) -> int:
-        trial = made.trial(tmp_path / folder / str(repl_idx), "shuffled", "leap-year", repl_idx)
+        trial = scaffolded.trial(
+            tmp_path / folder / str(repl_idx), "shuffled", "leap-year", repl_idx
+        )
         return trial.read("result.json")["metrics"]["candidates_tried"]
 
     first = [tried("first", repl_idx) for repl_idx in range(3)]
     assert len(set(first)) == 3
     assert [tried("second", repl_idx) for repl_idx in range(3)] == first
-    simplest, shuffled = (made.verdicts(tmp_path, name) for name in ("simplest", "shuffled"))
+    simplest, shuffled = (scaffolded.verdicts(tmp_path, name) for name in ("simplest", "shuffled"))
     assert simplest == {"pass": 12, "fail": 3}
     assert shuffled["pass"] < simplest["pass"]
 
@@ -260,7 +264,7 @@ def test_ab_test_replications_differ_and_repeat(tmp_path: Path) -> None:
 def test_grader_withstands_solutions(
     agent_eval: Scaffolded, tmp_path: Path, solution: str | None, verdict: str
 ) -> None:
-    """Whatever an agent left behind, the grader ends well and gives the verdict it deserves."""
+    """Whatever files an agent leaves, the grader ends normally with the right verdict."""
     grader = agent_eval.directory / "grader.py"
     limit_s = 1 if solution == NEVER_ENDS else PATIENCE_S
     text = grader.read_text("utf-8").replace("TIME_LIMIT_S = 20", f"TIME_LIMIT_S = {limit_s}")
@@ -290,32 +294,32 @@ def test_grader_withstands_solutions(
     ],
 )
 def test_experiment_id_is_a_slug(name: str, expected: str, tmp_path: Path) -> None:
-    """Any directory name gives a valid experiment id, and YAML reads it as text."""
+    """Any folder name gives a valid experiment id, which YAML reads as text."""
     scaffold("sweep", tmp_path / name)
     load_experiment(tmp_path / name / "experiment.yaml")
     assert Scaffolded(tmp_path / name).experiment["experiment"]["id"] == expected
 
 
 def test_experiment_id_of_the_root_directory() -> None:
-    """A directory without a name gives the fallback."""
+    """The root folder gives the fallback id."""
     assert experiment_id(Path("/"), "sweep") == "sweep"
 
 
 def test_image_is_written(tmp_path: Path) -> None:
-    """The image that is asked for is the one in the experiment."""
+    """The experiment has the requested image."""
     scaffold("sweep", tmp_path / "new", image="python:3.12-slim")
     assert Scaffolded(tmp_path / "new").experiment["runtime"]["image"] == "python:3.12-slim"
 
 
 def test_the_current_directory_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory that is there already is filled; `.` takes its id from its real name."""
+    """An empty existing folder is filled, and `.` takes its id from its real name."""
     monkeypatch.chdir(tmp_path)
     scaffold("sweep", Path())
     assert Scaffolded(tmp_path).experiment["experiment"]["id"] == tmp_path.name
 
 
 def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
-    """Nothing is written over or beside what is there, and the message names it."""
+    """A folder with files is refused by name, and no file in it changes."""
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
     with pytest.raises(InvalidInput, match=r"contains notes\.txt"):
         scaffold("sweep", tmp_path)
@@ -323,7 +327,7 @@ def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    """A directory cannot be made where a file is, nor below one."""
+    """A folder cannot be created over a file or below one."""
     path = tmp_path / "notes.txt"
     path.write_text("mine", "utf-8")
     for target in (path, path / "below"):
@@ -333,14 +337,14 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_profile_names_the_nearest(tmp_path: Path) -> None:
-    """An unknown profile is refused with the nearest known one, before anything is written."""
+    """An unknown profile is refused with the nearest known one, before any file is written."""
     with pytest.raises(InvalidInput, match="did you mean 'agent-eval'"):
         scaffold("agent-evl", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk is full half-way, what was written is removed again."""
+    """If the disk fills halfway, the files already written are removed."""
     really_open = Path.open
 
     def open_until_full(self: Path, *args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Mirrors: the same bytes appended or rebuilt, and mended from whatever state they are in."""
+"""Mirrors have the same bytes whether appended or rebuilt, and are repaired from any state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lease(writer: LedgerWriter) -> Lease:
 
 @pytest.fixture
 def run_dir(tmp_path: Path, writer: LedgerWriter, reader: LedgerReader, lease: Lease) -> Path:
-    """The run folder after four commits that were mirrored one by one."""
+    """Return the run folder after four commits, mirrored one by one."""
     folder = tmp_path / "run"
     with MirrorWriter(folder) as mirrors:
         mirrors.repair(reader, kit.RUN)
@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_appended_and_rebuilt_mirrors_are_the_same_bytes(
     run_dir: Path, reader: LedgerReader, tmp_path: Path
 ) -> None:
-    """What the run wrote commit by commit is what a rebuild from the ledger writes."""
+    """Mirrors that grew with each commit equal mirrors rebuilt from the ledger."""
     files = rebuild_all(reader, kit.RUN, tmp_path / "rebuilt")
     assert contents(tmp_path / "rebuilt") == contents(run_dir)
     assert files == [tmp_path / "rebuilt" / relative for relative in PATHS.values()]
@@ -63,7 +63,7 @@ def test_appended_and_rebuilt_mirrors_are_the_same_bytes(
 
 
 def test_an_empty_run_has_empty_mirrors(tmp_path: Path, reader: LedgerReader, lease: Lease) -> None:
-    """Before the first commit every mirror is there to be followed, and empty."""
+    """Before the first commit, every mirror exists and is empty."""
     with MirrorWriter(tmp_path / "run") as mirrors:
         mirrors.repair(reader, kit.RUN)
     assert set(contents(tmp_path / "run").values()) == {b""}
@@ -128,7 +128,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 def test_damage_is_found_by_the_digests_of_verified_records(
     run_dir: Path, reader: LedgerReader, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole mirrors are read once; damage is what a comparison of all lines says that it is."""
+    """Damage found by the digests of verified records equals the damage found line by line."""
     # Each slot is a piece of its own.
     monkeypatch.setattr("labledger.ledger.checking.verify._COMMITS_PER_RANGE", 1)
     pieces = verify(reader.path).mirrors[kit.RUN]
@@ -176,7 +176,7 @@ def test_a_damaged_mirror_is_mended(
 def test_commits_that_were_not_mirrored_are_added(
     run_dir: Path, reader: LedgerReader, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """A coordinator killed between commit and mirror leaves mirrors that the next one completes."""
+    """Mirrors of a coordinator killed between commit and mirror are completed by the next one."""
     before = contents(run_dir)
     for idx in (4, 5):
         writer.commit_result(lease, kit.result(idx))
@@ -189,14 +189,14 @@ def test_commits_that_were_not_mirrored_are_added(
 
 
 def test_the_help_of_export_names_every_mirror() -> None:
-    """Whoever asks `labledger export` what it can write learns of each mirror."""
+    """`labledger export --help` names every mirror."""
     command = [sys.executable, "-m", "labledger", "export", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert [name for name in ALL_PATHS if name not in shown] == []
 
 
 def test_a_whole_mirror_is_left_as_it_is(run_dir: Path, reader: LedgerReader) -> None:
-    """Mending what is whole writes nothing: who follows the file sees no change."""
+    """A complete mirror is not rewritten, so its readers see no change."""
     before = {kind: (run_dir / file).stat() for kind, file in PATHS.items()}
     with MirrorWriter(run_dir) as mirrors:
         mirrors.repair(reader, kit.RUN)
@@ -211,7 +211,7 @@ def test_a_whole_mirror_is_left_as_it_is(run_dir: Path, reader: LedgerReader) ->
 def test_a_long_mirror_is_mended_from_its_end(
     tmp_path: Path, reader: LedgerReader, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """Lines longer than the blocks that are read from the end are found whole."""
+    """Lines longer than the blocks read from the end are found whole."""
     folder = tmp_path / "run"
     for idx in range(3):
         body = {"type": "log", "text": "x" * 200_000, "n": idx}
@@ -224,13 +224,13 @@ def test_a_long_mirror_is_mended_from_its_end(
 
 
 def test_differences_are_named_by_line(run_dir: Path, reader: LedgerReader) -> None:
-    """A comparison finds a change in the middle of a mirror, and names its line."""
+    """A comparison finds a change in the middle of a mirror and names its line."""
     scores, trials = run_dir / PATHS["scores"], run_dir / PATHS["trials"]
     scores.write_bytes(scores.read_bytes().replace(b'"pass"', b'"fail"', 1))
     append(b"{}\n")(trials)
     (run_dir / EVENTS).unlink()
-    found = {d.path: (d.line, d.message) for d in compare(reader, kit.RUN, run_dir)}
-    assert found == {
+    differences = {d.path: (d.line, d.message) for d in compare(reader, kit.RUN, run_dir)}
+    assert differences == {
         scores: (1, "differs from the ledger at slot 0"),
         trials: (4, "has more than the ledger"),
         run_dir / EVENTS: (0, "is missing"),
@@ -240,7 +240,7 @@ def test_differences_are_named_by_line(run_dir: Path, reader: LedgerReader) -> N
 def test_a_mirror_that_cannot_be_written_is_a_clear_error(
     run_dir: Path, reader: LedgerReader, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """A file system that refuses is reported with the file, and that nothing is lost."""
+    """A file system error names the mirror, and says that no data is lost."""
     folder = (run_dir / EVENTS).parent
     folder.rename(run_dir / "away")
     folder.symlink_to("not/there")
@@ -254,14 +254,16 @@ def test_a_mirror_that_cannot_be_written_is_a_clear_error(
 def test_what_is_no_file_in_a_mirrors_place(
     run_dir: Path, reader: LedgerReader, put: Callable[[Path], None]
 ) -> None:
-    """A folder or pipe in a mirror's place is a finding; resuming moves it away and writes the
-    mirror."""
+    """A folder or pipe in a mirror's place is a finding, and a resume replaces it.
+
+    The resume moves it away first.
+    """
     expected = contents(run_dir)
     for relative in PATHS.values():
         (run_dir / relative).unlink()
         put(run_dir / relative)
     differences = compare(reader, kit.RUN, run_dir)
-    assert [(found.path, found.message) for found in differences] == [
+    assert [(difference.path, difference.message) for difference in differences] == [
         (run_dir / relative, "is not a regular file") for relative in PATHS.values()
     ]
     with MirrorWriter(run_dir) as mirrors:
@@ -297,7 +299,7 @@ with LedgerReader.open(Path(sys.argv[1])) as reader, MirrorWriter(Path(sys.argv[
 def test_a_mirror_that_fills_the_disk_keeps_whole_lines(
     run_dir: Path, path: Path, reader: LedgerReader
 ) -> None:
-    """A write that was only done in part is taken back."""
+    """A partial write is undone."""
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(path), str(run_dir), str(Path(__file__).parents[1])],
         capture_output=True, text=True, check=True,
@@ -309,7 +311,7 @@ def test_a_mirror_that_fills_the_disk_keeps_whole_lines(
 def test_a_mirror_that_the_disk_refused_is_written_anew(
     run_dir: Path, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a sync that failed, the system shows what the disk may lack: the file is not kept."""
+    """After a failed sync, the mirror is replaced, because the disk may lack parts of it."""
     whole, refused = contents(run_dir), run_dir / EVENTS
     inode = refused.stat().st_ino
 
@@ -332,8 +334,7 @@ def test_a_mirror_that_the_disk_refused_is_written_anew(
 def test_a_writer_that_was_overtaken_changes_nothing(
     tmp_path: Path, writer: LedgerWriter, reader: LedgerReader, lease: Lease
 ) -> None:
-    """A suspended writer that is continued leaves the mirror that another one has repaired as
-    it is."""
+    """A suspended writer that continues does not change a mirror that another one has repaired."""
     folder = tmp_path / "run"
     with MirrorWriter(folder) as late, MirrorWriter(folder) as other:
         late.repair(reader, kit.RUN)

@@ -1,4 +1,4 @@
-"""The summary counts what was scored, and says what was not."""
+"""The summary counts scored trials, and lists the other slots separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from labledger.records.outcomes import SlotStatus
 
 
 def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Errors, pruned and open slots are counted and shown, and average nothing down."""
+    """Errors, pruned and open slots are counted, and do not lower any average."""
     lease = kit.begin_run(writer, 12)
     writer.commit_result(lease, kit.result(0))
     writer.commit_result(lease, kit.result(1))
@@ -50,13 +50,13 @@ def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> 
     }  # fmt: skip
     assert [v["scheduled"] for v in ext["variants"]] == [6, 6]
     assert [v["unscored"] for v in ext["variants"]] == [1, 2]
-    # The pass rate that people are shown: slot 3's agent succeeded, and only its grader failed.
+    # The displayed pass rate: in slot 3 the agent succeeded, and only its grader failed.
     assert [v["pass_rate"] for v in ext["variants"]] == [1 / 3, 0.0]
     assert ext["chain_head"] == reader.chain_head(kit.RUN)
 
 
 def test_an_agent_that_failed_has_not_passed(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Crashing before a grader that then fails too does not make the agent look better."""
+    """A crash before a grader that also fails does not improve the agent's rate."""
     lease = kit.begin_run(writer, 4)
     failed = {"agent": Phase(3, 900), "grader": Phase(1, 200)}
     crash = {"status": SlotStatus.GRADE_ERROR, "reason": "x", "scores": (), "phases": failed}
@@ -75,7 +75,7 @@ def test_an_agent_that_failed_has_not_passed(writer: LedgerWriter, reader: Ledge
 def test_the_summary_of_an_earlier_labledger_is_accepted(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A file without the rates in `ext` holds the same run; any other difference is one."""
+    """A summary without the rates in `ext` is accepted; any other difference is reported."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     summary = build_summary(reader, kit.RUN)
@@ -90,7 +90,7 @@ def test_the_summary_of_an_earlier_labledger_is_accepted(
 
 
 def test_a_run_without_scores_has_no_rate(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Nothing scored is null, not zero, and the benchmark is named all the same."""
+    """A rate without scores is null, not zero, and the benchmark is still named."""
     kit.begin_run(writer)
     summary = build_summary(reader, kit.RUN)
     assert summary["benchmark"] == kit.BENCHMARK
@@ -117,7 +117,7 @@ def test_different_primary_metrics_are_not_averaged(
 def test_the_same_ledger_gives_the_same_bytes(
     writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
 ) -> None:
-    """A summary that is built again is the same file."""
+    """A rebuilt summary has the same bytes."""
     lease = kit.begin_run(writer)
     for idx in range(4):
         writer.commit_result(lease, kit.result(idx))

@@ -1,4 +1,4 @@
-"""The sentence before a run is extended: whether this was planned, and its cost in power."""
+"""The sentence before a run is extended: whether a look was planned, and its cost in power."""
 
 from __future__ import annotations
 
@@ -32,30 +32,29 @@ VARIED = {"base": "FP" * 15, "treat": "FFPP" * 7 + "FP"}
 
 
 def test_an_unplanned_extension_says_how_much_power_is_left(path: Path) -> None:
-    """The figure depends on the sizes: more power is left if the run began larger, and several
-    treatments, which need a correction, need larger differences."""
+    """More power is left if the run began larger, and more treatments need larger differences."""
     runs.make_run(path, VARIED)
-    found = looks(path, 60)
-    assert (found.look, found.planned, found.is_assumed) == (None, (), False)
-    assert (found.before, found.after) == (Look(30, 1), Look(60, 1))
-    assert found.difference is not None
-    assert found.at_every_look is not None
-    assert found.at_planned_looks is not None
-    assert 0.1 < found.at_every_look < 0.7 < found.at_planned_looks < 0.8
-    assert "not planned before the run" in found.sentence
-    assert f"{found.at_every_look:.0%} after this extension" in found.sentence
-    assert f"{found.at_planned_looks:.0%} if `design.looks`" in found.sentence
+    shares = looks(path, 60)
+    assert (shares.look, shares.planned, shares.is_assumed) == (None, (), False)
+    assert (shares.before, shares.after) == (Look(30, 1), Look(60, 1))
+    assert shares.difference is not None
+    assert shares.at_every_look is not None
+    assert shares.at_planned_looks is not None
+    assert 0.1 < shares.at_every_look < 0.7 < shares.at_planned_looks < 0.8
+    assert "not planned before the run" in shares.sentence
+    assert f"{shares.at_every_look:.0%} after this extension" in shares.sentence
+    assert f"{shares.at_planned_looks:.0%} if `design.looks`" in shares.sentence
     many = looks(path, 60, comparisons=5)
     assert many.difference is not None
-    assert many.difference > found.difference
+    assert many.difference > shares.difference
     larger = looks(path, 400)
     assert larger.difference is not None
-    assert larger.difference < found.difference
-    assert larger.at_every_look != found.at_every_look
+    assert larger.difference < shares.difference
+    assert larger.at_every_look != shares.at_every_look
 
 
 def test_a_planned_extension_names_its_look(path: Path) -> None:
-    """A size that was not planned costs power, even if the run itself kept to its plan."""
+    """An unplanned size costs power, even if the run itself kept to its plan."""
     runs.make_run(path, VARIED, resolved=runs.looks((30, 1), (60, 1)))
     assert looks(path, 60).sentence == "this extension makes planned look 2 of 2"
     other = looks(path, 50)
@@ -64,7 +63,7 @@ def test_a_planned_extension_names_its_look(path: Path) -> None:
 
 
 def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
-    """A run that was looked at with an unplanned size no longer follows its plan."""
+    """A run with an unplanned earlier size no longer follows its plan."""
     letters = {name: text[:20] for name, text in VARIED.items()}
     resolved = runs.looks((30, 1), (60, 1))
     runs.make_run(path, letters, resolved=resolved)
@@ -73,18 +72,18 @@ def test_an_extension_after_another_size_is_not_planned(path: Path) -> None:
 
 
 def test_a_run_without_results_is_told_by_an_assumption(path: Path) -> None:
-    """If nothing is committed, 30 % of pairs are assumed to differ, and the sentence says so."""
+    """Without committed results, 30 % of pairs are assumed to differ, and the sentence says so."""
     runs.make_run(path, {"base": "-" * 30, "treat": "-" * 30})
-    found = looks(path, 200)
-    assert found.is_assumed
-    assert "if 30% of pairs differ" in found.sentence
+    shares = looks(path, 200)
+    assert shares.is_assumed
+    assert "if 30% of pairs differ" in shares.sentence
     few = looks(path, 4)
     assert (few.difference, few.at_every_look) == (None, None)
     assert "of the time" not in few.sentence
 
 
 def test_the_power_at_every_look_is_that_of_the_sequence() -> None:
-    """Drawn tasks with one and with three trials a side, by the test that `compare` uses."""
+    """The estimated power equals simulations with one and three trials a side."""
     chance = np.random.default_rng(8)
     for replications, tasks in ((1, 120), (3, 60)):
         rate, moved = 0.35, 0.6
@@ -97,5 +96,5 @@ def test_the_power_at_every_look_is_that_of_the_sequence() -> None:
         for _ in range(draws):
             a, b = (chance.binomial(replications, p, tasks) / replications for p in (rate, moved))
             shown += paired_means.no_difference(sampled_units((b - a).tolist())) < 0.05
-        # Four hundred draws stray by 2.5 %; the variance is as for equal rates, less d².
+        # Four hundred draws vary by 2.5 %; the variance is as for equal rates, less d².
         assert shown / draws == pytest.approx(planned, abs=0.08)

@@ -1,4 +1,4 @@
-"""Whose eyes a file is for that a command writes: in the lab the user's own, elsewhere as usual."""
+"""Who can read a written file: only the user in the lab, the usual users elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MASK = 0o027
 
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
-    """A lab with a run, under a umask that leaves other users nothing."""
+    """A lab with a run, under a umask that gives other users no access."""
     with kit.open_writer(path) as writer:
         writer.commit_result(kit.begin_run(writer, 1), kit.result(0))
     before = os.umask(MASK)
@@ -31,7 +31,7 @@ def modes(folder: Path) -> set[int]:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
 def test_elsewhere_a_file_is_as_any_other(ledger: Ledger, tmp_path: Path, form: str) -> None:
-    """A new file has the mode that the umask leaves; one that is replaced keeps its own."""
+    """A new file follows the umask; a replaced file keeps its mode."""
     folder = tmp_path / "elsewhere"
     files = ledger.export(kit.RUN, "all", folder, format=form)
     assert modes(folder) == {0o666 & ~MASK}
@@ -43,7 +43,7 @@ def test_elsewhere_a_file_is_as_any_other(ledger: Ledger, tmp_path: Path, form: 
 
 
 def test_in_the_lab_files_are_private(ledger: Ledger, path: Path) -> None:
-    """Mirrors and tables of a run are the user's own, also by way of a link to the lab."""
+    """Mirrors and tables in the lab are private, also when written through a link."""
     lab = path.parent
     for form in ("jsonl", "csv"):
         for file in ledger.export(kit.RUN, format=form):

@@ -1,4 +1,4 @@
-"""Fingerprints: what is touched in a folder shows, also if it is put back."""
+"""Fingerprints show that a folder was touched, also if its content is restored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def exchange(top: Path) -> None:
     ],
 )
 def test_whatever_is_touched_shows(top: Path, touch: Callable[[Path], object]) -> None:
-    """Each change of an entry changes the fingerprint, whatever the content is afterwards."""
+    """Each change of an entry changes the fingerprint, even if the content is the same later."""
     before = fingerprint([top])
     assert fingerprint([top]) == before
     (top / "sub/file").read_bytes()
@@ -63,7 +63,7 @@ def test_whatever_is_touched_shows(top: Path, touch: Callable[[Path], object]) -
 
 
 def test_a_folder_alone(top: Path) -> None:
-    """Of a folder alone, entries show, and what is in them does not."""
+    """A fingerprint of a folder without its files shows its entries only."""
     before = fingerprint([], [top])
     rewrite(top)
     assert fingerprint([], [top]) == before
@@ -72,14 +72,14 @@ def test_a_folder_alone(top: Path) -> None:
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    """A path that is missing has a fingerprint, which differs when it is there."""
+    """A missing path has a fingerprint, which changes when the path appears."""
     before = fingerprint([tmp_path / "file"])
     (tmp_path / "file").touch()
     assert fingerprint([tmp_path / "file"]).digest != before.digest
 
 
 def test_a_recent_change_is_not_settled(tmp_path: Path) -> None:
-    """A file that was just written could be written again within the same step of time."""
+    """A file that was just written is not settled, since it could change within one clock step."""
     (tmp_path / "file").touch()
     os.utime(tmp_path / "file", (2**33, 2**33))
     assert not fingerprint([tmp_path / "file"]).is_settled

@@ -20,17 +20,17 @@ def names(folder: Path) -> list[str]:
 
 
 def test_members_are_in_the_order_of_an_engine(tmp_path: Path) -> None:
-    """A folder comes before what it holds, and names by their bytes, whatever they are."""
+    """A folder comes before its content, and entries are sorted by the bytes of their names."""
     (tmp_path / "a").mkdir()
     for name in ("a/b", "a-b", "é", b"\xff"):
         path = os.fsencode(tmp_path) + b"/" + os.fsencode(name)
         Path(os.fsdecode(path)).write_text("x")
-    found = names(tmp_path)
-    assert found == ["top", "top/a", "top/a/b", "top/a-b", "top/é", "top/\udcff"]
+    entries = names(tmp_path)
+    assert entries == ["top", "top/a", "top/a/b", "top/a-b", "top/é", "top/\udcff"]
 
 
 def test_contents_modes_times_and_links(tmp_path: Path) -> None:
-    """A file has its content, permissions and time; a link is not followed."""
+    """A file keeps its content, permissions and time, and links are not followed."""
     (tmp_path / "program").write_text("content")
     (tmp_path / "program").chmod(0o751)
     os.utime(tmp_path / "program", (5, 1234.5))
@@ -73,7 +73,7 @@ def gone(folder: Path) -> None:
 
 @pytest.mark.parametrize("make", [hard_link, pipe, many, large, gone])
 def test_the_engine_reads_every_other_folder(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """Files with several names, special files and folders that are not small are left to it."""
+    """Hard links, special files and large folders are left to the engine."""
     folder = tmp_path / "folder"
     folder.mkdir()
     make(folder)
@@ -81,7 +81,7 @@ def test_the_engine_reads_every_other_folder(tmp_path: Path, make: Callable[[Pat
 
 
 def test_a_deep_folder(tmp_path: Path) -> None:
-    """Folders in folders, as deep as they can be named at once, are no trouble."""
+    """Folders may be nested as deeply as one path can name."""
     path = tmp_path
     for _ in range(800):
         path /= "d"

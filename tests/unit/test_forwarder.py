@@ -1,4 +1,4 @@
-"""The forwarder of a models helper: real connections through it, and how it ends."""
+"""The forwarder of a models helper: real connections, and its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from labledger.trial.life.helper_containers import program_words
 
 
 class Forwarder:
-    """The program as a process of this machine, beside a gateway that echoes."""
+    """The program as a local process, beside a gateway that echoes."""
 
     def __init__(self, folder: Path) -> None:
         self.gateway, self.over, self.closed = (folder / name for name in ("socket", "o", "c"))
@@ -39,7 +39,7 @@ class Forwarder:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Echo what arrives at the gateway's socket."""
+        """Echo the bytes that arrive at the gateway's socket."""
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.gateway))
         listener.listen()
@@ -76,7 +76,7 @@ class Forwarder:
 
     @property
     def child(self) -> int:
-        """The process that forwards."""
+        """Return the forwarding process."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         wait_until(lambda: path.read_text().split() != [], "the forwarding process")
         (child,) = path.read_text().split()
@@ -84,7 +84,7 @@ class Forwarder:
 
 
 def exchange(connection: socket.socket, data: bytes) -> bytes:
-    """What comes back for `data`, as much as was sent, or less if the connection ends."""
+    """Return as many bytes as were sent, or fewer if the connection ends."""
     connection.sendall(data)
     received = b""
     while len(received) < len(data):
@@ -97,19 +97,19 @@ def exchange(connection: socket.socket, data: bytes) -> bytes:
 
 @pytest.fixture
 def forwarder(tmp_path: Path) -> Iterator[Forwarder]:
-    made = Forwarder(tmp_path)
+    forwarder = Forwarder(tmp_path)
     try:
-        yield made
+        yield forwarder
     finally:
-        children = Path(f"/proc/{made.process.pid}/task/{made.process.pid}/children")
+        children = Path(f"/proc/{forwarder.process.pid}/task/{forwarder.process.pid}/children")
         for child in children.read_text().split():
             os.kill(int(child), signal.SIGKILL)
-        made.process.kill()
-        made.process.communicate()
+        forwarder.process.kill()
+        forwarder.process.communicate()
 
 
 def test_it_forwards_bytes_both_ways(forwarder: Forwarder) -> None:
-    """What is sent arrives unchanged, also when it is large, on several connections at once."""
+    """Bytes arrive unchanged, also large amounts on several connections at once."""
     data = os.urandom(1 << 20)
     with forwarder.serving(), forwarder.connect() as first, forwarder.connect() as second:
         assert exchange(first, b"one") == b"one"
@@ -124,7 +124,7 @@ def test_it_forwards_bytes_both_ways(forwarder: Forwarder) -> None:
 
 
 def test_connections_wait_for_a_gateway_that_is_away(forwarder: Forwarder) -> None:
-    """A connection that is made while no gateway listens is served when one does."""
+    """A connection made without a gateway is served when a gateway listens."""
     with forwarder.connect() as early:
         early.sendall(b"early")
         with forwarder.serving():
@@ -134,7 +134,7 @@ def test_connections_wait_for_a_gateway_that_is_away(forwarder: Forwarder) -> No
 
 
 def test_a_process_that_dies_is_replaced(forwarder: Forwarder) -> None:
-    """After the forwarding process was killed another one serves, and the log says so."""
+    """A killed forwarding process is replaced, and the log says so."""
     with forwarder.serving():
         assert forwarder.ask() == b"hello"
         os.kill(forwarder.child, signal.SIGKILL)
@@ -143,7 +143,7 @@ def test_a_process_that_dies_is_replaced(forwarder: Forwarder) -> None:
 
 
 def test_it_closes_when_the_agent_has_ended(forwarder: Forwarder) -> None:
-    """When the file is touched the port closes with every connection, before it says so."""
+    """When the file is touched, port and connections close, and then the program reports it."""
     with forwarder.serving(), forwarder.connect() as connection:
         assert exchange(connection, b"before") == b"before"
         with forwarder.over.open("w"):

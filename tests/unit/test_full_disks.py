@@ -1,4 +1,4 @@
-"""The memory of which disks were seen full, and what fills it."""
+"""The memory of full disks, and the events that add to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def no_room(*_: object) -> None:
 
 
 def test_a_disk_was_full_since_some_time(tmp_path: Path, disks: FullDisks) -> None:
-    """What was seen counts for whatever began before, on that disk, wherever it lies there."""
+    """A full disk counts for everything that began earlier on that disk, under any mount path."""
     began = time.monotonic()
     disks.record_full(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -42,7 +42,7 @@ def test_a_disk_was_full_since_some_time(tmp_path: Path, disks: FullDisks) -> No
 
 
 def test_looking_is_enough(tmp_path: Path, disks: FullDisks) -> None:
-    """A look that finds a disk full is remembered; one that finds room is not."""
+    """A check that finds a full disk is remembered; a check that finds room is not."""
     began = time.monotonic()
     disks.check([FULL, tmp_path, tmp_path / "nothing"])
     assert disks.were_full_since([tmp_path, FULL], began)
@@ -61,7 +61,7 @@ def test_looking_is_enough(tmp_path: Path, disks: FullDisks) -> None:
 def test_failures_for_want_of_room(
     tmp_path: Path, disks: FullDisks, error: BaseException, noted: bool
 ) -> None:
-    """An exceeded quota does not show in the disk's free space; the refused write is noted."""
+    """A refused write is remembered, because free space does not show an exceeded quota."""
     disks.record_write_error(tmp_path, error)
     assert disks.were_full_since([tmp_path], 0.0) == noted
 
@@ -76,16 +76,16 @@ def test_failures_for_want_of_room(
     ],
 )
 def test_what_is_full(free: free_disk_space.FreeSpace, is_full: bool) -> None:
-    """A disk is full without a megabyte, and where not one more file can be made."""
+    """A disk without a megabyte, or without room for one more file, is full."""
     assert free.is_full == is_full
 
 
 def test_a_folder_that_could_not_be_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disks: FullDisks
 ) -> None:
-    """What a trial's preparation wrote is gone when anybody looks: that it failed is noted."""
+    """A failed preparation is remembered, because its files are gone afterwards."""
     spec = Trials(tmp_path, {}).spec()
-    monkeypatch.setattr(inputs, "_fill_trial_folder", no_room)
+    monkeypatch.setattr(inputs, "fill_trial_folder", no_room)
     with pytest.raises(OSError, match="No space"):
         prepare_trial_folder(spec, full_disks=disks)
     assert disks.were_full_since(spec.plan.disks, 0.0)
@@ -94,7 +94,7 @@ def test_a_folder_that_could_not_be_prepared(
 def test_an_artifact_that_could_not_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disks: FullDisks
 ) -> None:
-    """The same of a large artifact, on the disk of the artifacts."""
+    """The same holds for a large artifact on the disk of the artifacts."""
     spec = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(
         task={"task": {"large": "x" * INLINE_LIMIT}}
     )
@@ -104,5 +104,5 @@ def test_an_artifact_that_could_not_be_kept(
     monkeypatch.setattr(trial_kinds, "facts_of_trial", lambda *_: {})
     monkeypatch.setattr(ArtifactStore, "put_bytes", no_room)
     with trial_context(full_disks=disks) as context, pytest.raises(DiskFull):
-        worker._collect_result(spec, context, ended)
+        worker.collect_ended_trial(spec.evidence, context, ended)
     assert disks.were_full_since([spec.plan.store_root], 0.0)

@@ -1,4 +1,4 @@
-"""Garbage collection: what nothing names goes, what anything needs stays, killed or not."""
+"""Garbage collection removes unreferenced data and keeps needed data, even if it is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from labledger.upkeep.verify_lab import verify_lab
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    """A lab with a complete run, which names a large artifact and a frozen file."""
+    """A lab with a complete run that references a large artifact and a frozen file."""
     return complete_lab(tmp_path)
 
 
@@ -35,7 +35,7 @@ def files(lab: Path) -> set[bytes]:
 
 
 def add_unnamed(lab: Path) -> None:
-    """Two files, an artifact inside the ledger and a payload that nothing names."""
+    """Add two files, an artifact in the ledger and a payload without references."""
     store = ArtifactStore(lab / "artifacts")
     store.put_bytes(b"unnamed")
     store.put_bytes(b"unnamed too")
@@ -48,7 +48,7 @@ def add_unnamed(lab: Path) -> None:
 
 
 def test_only_what_nothing_names_is_removed(lab: Path) -> None:
-    """Files, artifacts and payloads without a name go; all rows stay, and the ledger verifies."""
+    """Unreferenced files, artifacts and payloads go, all rows stay, and the ledger verifies."""
     before = rows(lab)
     add_unnamed(lab)
     (lab / "artifacts" / "incoming").mkdir(exist_ok=True)
@@ -66,7 +66,7 @@ def test_only_what_nothing_names_is_removed(lab: Path) -> None:
 
 
 def test_what_an_interrupted_run_needs_is_kept(lab: Path) -> None:
-    """Artifacts of staged results, their events and those that a trial folder names stay."""
+    """Artifacts of staged results, their events, and artifacts of trial folders stay."""
     begin(lab, "half", 1)
     store = ArtifactStore(lab / "artifacts")
     with kit.open_writer(lab / "ledger.sqlite") as writer:
@@ -98,7 +98,7 @@ def test_what_an_interrupted_run_needs_is_kept(lab: Path) -> None:
     ],
 )
 def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> None:
-    """What only one text of a run names counts as named; nothing else does."""
+    """An artifact stays if any text of a run references it, and goes otherwise."""
     table, column = place.split(".")
     text = json.dumps({"deep": [f"artifact://sha256/{'ab' * 32}"]})
     with writable_engine(lab / "ledger.sqlite", foreign_keys=False).connect() as connection:
@@ -110,7 +110,9 @@ def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> 
         else:
             known = connection.execute(f"PRAGMA table_info({table})").all()
             dummies = {"TEXT": "x", "INTEGER": 99, "REAL": 1.0, "BLOB": b"x"}
-            row = {each.name: dummies.get(each.type, "x") for each in known} | {column: text}
+            row = {
+                column_info.name: dummies.get(column_info.type, "x") for column_info in known
+            } | {column: text}
             names, marks = ", ".join(row), ", ".join("?" * len(row))
             connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", (*row.values(),))
         removal.collect_named(connection, ())
@@ -119,7 +121,7 @@ def test_every_text_that_may_name_an_artifact_is_read(lab: Path, place: str) -> 
 
 
 def test_nothing_is_removed_beside_a_run_in_progress(lab: Path) -> None:
-    """A live lease and an open writer each keep a collection away; it says who."""
+    """A live lease or an open writer prevents a collection, and the message names it."""
     add_unnamed(lab)
     words = ("gc", "--lab-dir", lab)
     with kit.open_writer(lab / "ledger.sqlite") as writer:
@@ -135,7 +137,7 @@ def test_nothing_is_removed_beside_a_run_in_progress(lab: Path) -> None:
 
 
 def test_a_killed_collection_is_finished_by_the_next(lab: Path) -> None:
-    """Killed between two files, the ledger verifies, and the next collection removes the rest."""
+    """After a kill between two files, the ledger verifies, and the next collection finishes."""
     add_unnamed(lab)
     before = rows(lab)
     killed = run_real("gc", "--lab-dir", lab, folder=lab, **{VARIABLE: "inside_gc"})
@@ -149,7 +151,7 @@ def test_a_killed_collection_is_finished_by_the_next(lab: Path) -> None:
 
 @pytest.mark.parametrize("left", [".deleted-0a1b", ".run-9.0123456789abcdef"])
 def test_what_was_left_of_a_run_folder_is_removed(lab: Path, left: str) -> None:
-    """A folder that a killed deletion or import left goes with what is in it; others stay."""
+    """Leftover folders of a killed deletion or import go, and other folders stay."""
     for name in (left, kit.RUN):
         (lab / "runs" / name / "traces").mkdir(parents=True)
         (lab / "runs" / name / "traces" / "log").write_bytes(b"left")
@@ -159,7 +161,7 @@ def test_what_was_left_of_a_run_folder_is_removed(lab: Path, left: str) -> None:
 
 
 def test_unused_space_of_the_ledger_returns_to_the_disk(lab: Path) -> None:
-    """After a run was deleted, the ledger's file is as small as what is in it, and gc says so."""
+    """After a deletion, gc shrinks the ledger file and reports it."""
     raw = DRIVER.connect(str(lab / "ledger.sqlite"), isolation_level=None)
     raw.execute(
         "INSERT INTO artifact (sha256, size, content) VALUES (?1, 3000000, zeroblob(3000000))",

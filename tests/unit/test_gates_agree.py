@@ -1,4 +1,4 @@
-"""Headlines and gates over random ledgers: no output contradicts another, or itself."""
+"""Over random ledgers, no output contradicts another output or itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,9 @@ import pytest
 import view_servers
 from tiers import tiered
 
-from labledger import (
-    CompareOptions,
-    Comparison,
-    Ledger,
-    ReportOptions,
-    comparison_texts,
-    open_ledger,
-    write_junit,
-)
+from labledger import CompareOptions, Ledger, ReportOptions, open_ledger
 from labledger.compare.compare_options import Estimand
+from labledger.results import Comparison, comparison_texts, write_junit
 from labledger.text.figures import usd_range
 
 CHOICES: tuple[Mapping[str, Any], ...] = (
@@ -39,9 +32,9 @@ CHOICES: tuple[Mapping[str, Any], ...] = (
 
 
 def make_runs(path: Path, count: int) -> list[str]:
-    """Runs of one or two treatments: few tasks, unequal trials, constant and random steps.
+    """Make runs of one or two treatments, with few tasks and unequal trials.
 
-    Every third run is of the same experiment as the one before it.
+    Every third run has the experiment of the run before it.
     """
     chance = np.random.default_rng(44)
     names = [f"run-{number}" for number in range(count)]
@@ -74,7 +67,7 @@ def make_runs(path: Path, count: int) -> list[str]:
 
 
 def compared(ledger: Ledger, names: list[str]) -> Iterator[tuple[str, CompareOptions, Comparison]]:
-    """Every run, and sums of runs of one experiment, in each way, with gates at no difference."""
+    """Yield every comparison of runs and of their sums, with gates at zero difference."""
     sums = [f"{names[k - 1]}+{names[k]}" for k in range(2, len(names), 9)]
     for name in [*names, *sums]:
         for choice in CHOICES:
@@ -84,8 +77,11 @@ def compared(ledger: Ledger, names: list[str]) -> Iterator[tuple[str, CompareOpt
 
 @pytest.mark.parametrize("runs", tiered([12, 30], default=[12]))
 def test_no_output_contradicts_another_about_what_is_worse(path: Path, runs: int) -> None:
-    """In document, text, JUnit and report: worse, an interval beyond 0, a small p and a missed gate
-    come together; what is shown to be better passes both gates."""
+    """Worse verdicts, intervals beyond 0, small p values and missed gates always coincide.
+
+    This holds in document, text, JUnit and report. A difference shown to be better passes both
+    gates.
+    """
     names = make_runs(path, runs)
     seen: set[tuple[str, bool]] = set()
     with open_ledger(path) as ledger:
@@ -143,7 +139,7 @@ def reported_headline(ledger: Ledger, name: str, options: CompareOptions) -> str
 
 @pytest.mark.parametrize("choice", CHOICES[:2], ids=["tasks", "suite"])
 def test_pages_say_what_the_gates_decide(path: Path, choice: Mapping[str, Any]) -> None:
-    """The page of a comparison, and that of a run, have the decision that the gates are about."""
+    """The pages of a comparison and of a run show the decision that the gates use."""
     names = make_runs(path, 12)
     options = CompareOptions(**choice, fail_if_worse=0.0)
     with open_ledger(path) as ledger, view_servers.serving(path.parent) as server:
@@ -163,7 +159,7 @@ def test_pages_say_what_the_gates_decide(path: Path, choice: Mapping[str, Any]) 
 
 
 def test_another_count_of_errors_that_decides_otherwise_is_said_in_words(path: Path) -> None:
-    """With errors left out nothing is worse: decision, headline and gate say so in a sentence."""
+    """If leaving errors out changes the decision, headline and gate say so in a sentence."""
     letters = {"base": "P" * 12, "treat": "P" * 4 + "a" * 8}
     comparison_ledgers.make_run(path, letters)
     with open_ledger(path) as ledger:
@@ -184,7 +180,7 @@ def test_another_count_of_errors_that_decides_otherwise_is_said_in_words(path: P
 
 @pytest.mark.parametrize("estimand", list(Estimand))
 def test_rare_events_of_metrics_are_warned_of(path: Path, estimand: Estimand) -> None:
-    """Sixty tasks may lack what happens in one of a hundred; so may the trials of a suite."""
+    """Sixty tasks, or the trials of a suite, may miss an event that occurs once in a hundred."""
     numbers = {
         side: [[float(n % 7), float(n % 3)] for n in range(60)] for side in ("base", "treat")
     }
@@ -198,7 +194,7 @@ def test_rare_events_of_metrics_are_warned_of(path: Path, estimand: Estimand) ->
 
 
 def test_a_constant_cost_is_one_figure(path: Path) -> None:
-    """Where every trial costs the same there is no interval: nothing tells how much it varies."""
+    """If every trial has the same cost, there is no interval, because no variance is known."""
     numbers = {side: [[0.01]] * 8 for side in ("base", "treat")}
     comparison_ledgers.make_run(
         path, {"base": "P" * 8, "treat": "P" * 8}, numbers=numbers, metric_id="cost_usd"
@@ -206,8 +202,8 @@ def test_a_constant_cost_is_one_figure(path: Path) -> None:
     with open_ledger(path) as ledger:
         report = ledger.report("run-1")
         page = ledger.rendered_report("run-1", "html").decode()
-    (metric,) = (each for each in report["metrics"] if each["metric_id"] == "cost_usd")
-    assert {each["mean_low"] for each in metric["variants"]} == {None}
+    (metric,) = (metric for metric in report["metrics"] if metric["metric_id"] == "cost_usd")
+    assert {variant["mean_low"] for variant in metric["variants"]} == {None}
     assert "$0.0100" in page
     assert "$0.0100 to $0.0100" not in page
     assert usd_range((0.01, 0.01)) == "$0.0100"

@@ -1,4 +1,4 @@
-"""Answers as providers really send them: which are whole, what they used, and what they cost."""
+"""Real answers of providers: which are complete, what they used, and what they cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLOSED = {"type": "message_stop"}
 
 
 def anthropic(*usages: dict[str, Any], end: bytes = b"\n\n") -> bytes:
-    """A stream that says these usages in its start and in its deltas."""
+    """Return a stream with these usages in its start and its deltas."""
     start = {**OPENED, "message": {"model": "m-2026-01-01", "usage": usages[0]}}
     deltas = [{**STOPPED, "usage": usage} for usage in usages[1:]]
     return events(start, *deltas, CLOSED, names=True, end=end)
@@ -105,7 +105,7 @@ TORN = {
 SAID = {"input_tokens": 1000, "output_tokens": 100}
 T1 = (1000, 0, 0, 0, 100)
 PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, float | None, str | None]] = {
-    # name: API, usage or answer, right tokens, right cost in micro-dollars, why it is unknown
+    # name: API, usage or answer, right tokens, right cost in micro-dollars, reason if unknown
     "standard": ("chat", USED, T1, 2000, None),
     "floats": ("chat", {"prompt_tokens": 1000.0, "completion_tokens": 1e2}, T1, 2000, None),
     "texts": (
@@ -452,7 +452,7 @@ PLAIN: dict[str, tuple[str, Any, tuple[int, ...] | None, float | None, str | Non
 USAGE_TWICE = json.dumps(USAGE).replace('"usage": {', '"usage": {"prompt_tokens": 9000, ')
 """A chunk whose usage has two numbers under one name."""
 STREAMED: dict[str, tuple[str, bytes, tuple[int, ...] | None, str | None, str | None]] = {
-    # name: API, body, right tokens, why the cost is unknown, what contradicts itself
+    # name: API, body, right tokens, reason for the unknown cost, contradiction
     "delta-of-zero": (
         "anthropic",
         anthropic(
@@ -797,12 +797,12 @@ PRICES = PriceTable(
 
 
 def plain_answers() -> Iterator[tuple[str, RawAnswer]]:
-    for name, (api, said, *_) in PLAIN.items():
-        document = said
-        if api == "chat" and "choices" not in said:
-            document = {**STOP, "usage": said}
+    for name, (api, content, *_) in PLAIN.items():
+        document = content
+        if api == "chat" and "choices" not in content:
+            document = {**STOP, "usage": content}
         if api == "anthropic":
-            document = {"type": "message", "model": "m-2026-01-01", "usage": said}
+            document = {"type": "message", "model": "m-2026-01-01", "usage": content}
         yield name, RawAnswer(json.dumps(document).encode(), "application/json", "length")
 
 
@@ -859,7 +859,7 @@ def tokens(call: ModelCall) -> tuple[int, ...] | None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_transfer_that_ended_properly_is_a_whole_answer(trial: GatewayTrial, name: str) -> None:
-    """Whatever its label and its last bytes are, the agent gets it, and its usage is known."""
+    """A properly ended transfer passes with known usage, whatever its label and last bytes."""
     api, answer = WHOLE[name]
     # Without `alt=sse`, Gemini's streams are arrays.
     path = "/google/v1beta/models/m:streamGenerateContent"
@@ -877,7 +877,7 @@ def test_a_transfer_that_ended_properly_is_a_whole_answer(trial: GatewayTrial, n
 
 @pytest.mark.parametrize("name", TORN)
 def test_a_transfer_that_did_not_end_is_cut(trial: GatewayTrial, name: str) -> None:
-    """Where only the closing of the connection ends an answer, the API's own mark decides."""
+    """If only the closed connection ends an answer, the API's own mark decides."""
     api, _ = TORN[name]
     with pytest.raises(http.client.IncompleteRead):
         trial.ask(api, f"do {name}.", stream=True)
@@ -891,7 +891,7 @@ def test_a_transfer_that_did_not_end_is_cut(trial: GatewayTrial, name: str) -> N
 def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
     gateway: ServedGateway, trial: GatewayTrial, framing: str
 ) -> None:
-    """Its usage may be missing, which is said: nobody is to blame for a server without a mark."""
+    """A stream without its mark is complete if its transfer is, and its usage may be unknown."""
     with raw_provider({"it": RawAnswer(NO_MARK, framing=framing)}) as address:
         provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
         other = gateway.trial(address, providers=(provider,), models={"openai": ("m",)})
@@ -908,7 +908,7 @@ def test_a_stream_without_its_mark_is_whole_if_its_transfer_is(
 
 
 def test_an_agent_that_leaves_before_the_end_lowers_no_usage(gateway: ServedGateway) -> None:
-    """The usage beside the reason of the end is not final, because a larger one may follow."""
+    """The usage beside the finish reason is not final, because a larger one may follow."""
     left = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -918,7 +918,7 @@ def test_an_agent_that_leaves_before_the_end_lowers_no_usage(gateway: ServedGate
                 connection.recv(65536)
                 head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
                 connection.sendall(head + b"Content-Length: 9999999\r\n\r\n")
-                # The agent gets a piece that may be the last one only when more follows.
+                # The agent gets a possibly last piece only when more follows.
                 connection.sendall(events(HELLO, FINISHED, *[HELLO] * 9000))
                 assert left.wait(60)
 
@@ -948,7 +948,7 @@ def test_an_agent_that_leaves_before_the_end_lowers_no_usage(gateway: ServedGate
 
 @pytest.mark.parametrize("framing", ["length", "close"])
 def test_a_usage_is_final_if_nothing_can_follow(gateway: ServedGateway, framing: str) -> None:
-    """A closed connection may hide the last chunk, whose usage would be larger."""
+    """A closed connection may hide a last chunk with larger usage."""
     body = RawAnswer(events(HELLO, {**STOP, "usage": USED}), framing=framing)
     with raw_provider({"it": body}) as address:
         provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
@@ -965,7 +965,7 @@ def test_a_usage_is_final_if_nothing_can_follow(gateway: ServedGateway, framing:
 def test_a_replay_ends_an_answer_as_the_provider_did(
     gateway: ServedGateway, tmp_path: Path, framing: str
 ) -> None:
-    """A stream without its mark is whole in a replay where it was, and cut where it was cut."""
+    """In a replay, a stream without its mark is complete or cut as it was recorded."""
     ends = []
     with raw_provider({"it": RawAnswer(NO_MARK, framing=framing)}) as address:
         provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
@@ -987,7 +987,7 @@ def test_a_replay_ends_an_answer_as_the_provider_did(
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str) -> None:
-    """What an answer says of tokens, tiers, places, searches and charges decides its cost."""
+    """Tokens, tiers, places, searches and charges of an answer decide its cost."""
     api, _, right, micros, why = PLAIN[name]
     assert trial.ask(api, f"do {name}.").status == 200
     call = trial.call
@@ -1001,7 +1001,7 @@ def test_a_cost_is_exact_or_unknown_with_a_reason(trial: GatewayTrial, name: str
 
 
 def test_a_stored_item_is_reserved_with_the_answer_that_it_came_in(gateway: ServedGateway) -> None:
-    """Reasoning that is sent back by its name alone may be as long as the whole answer."""
+    """Reasoning that is sent back by name may be as long as the whole answer."""
     item = {"type": "reasoning", "id": "rs_1", "summary": []}
     done = {"type": "response.output_item.done", "item": item}
     body = events(done, {"type": "response.completed", "response": RESPONSE})
@@ -1010,10 +1010,10 @@ def test_a_stored_item_is_reserved_with_the_answer_that_it_came_in(gateway: Serv
         granted: dict[str, Any] = {"providers": (provider,), "models": {"openai": ("m",)}}
         limits = CallLimits(tokens=10**7)
         other = gateway.trial(address, prices=PRICES.prices, limits=limits, **granted)
-        said = {"role": "user", "content": "do it."}
+        message = {"role": "user", "content": "do it."}
         sizes = []
         for names in (["rs_unseen"], [], ["rs_1"], ["rs_1", "rs_unseen"]):
-            items = [said, *({**item, "id": name} for name in names)]
+            items = [message, *({**item, "id": name} for name in names)]
             sent = {"model": "m", "stream": True, "max_output_tokens": 50, "input": items}
             assert other.send("/openai/v1/responses", sent).status == 200
             reserved = other.calls[-1].reserved
@@ -1027,7 +1027,7 @@ def test_a_stored_item_is_reserved_with_the_answer_that_it_came_in(gateway: Serv
 
 
 SERVED: list[tuple[str, str | None, float | None, str]] = [
-    # asked, served, right cost in micro-dollars, condition
+    # requested model, served model, right cost in micro-dollars, condition
     ("m", None, 2000, ""),
     ("m", "models/M-2026-01-01", 2000, ""),
     ("m-large", "m", 2000, "model=m"),
@@ -1042,20 +1042,20 @@ SERVED: list[tuple[str, str | None, float | None, str]] = [
 def test_the_model_that_served_decides_the_price(
     gateway: ServedGateway, asked: str, served: str | None, micros: float | None, why: str
 ) -> None:
-    """Another model has its own price, or the asked model's under this condition, or none."""
+    """Another model has its own price, the requested model's price under a condition, or none."""
     body = json.dumps({**STOP, "model": served, "usage": USED}).encode()
     prices = [*PRICES.prices, ModelPrice("openai", "m-large", input=3_000_000, output=30_000_000)]
-    own = [
+    items = [
         *prices,
         ModelPrice("openai", "m", 0, 4_000_000, 30_000_000, condition="model=vendor/M@next"),
     ]
     with raw_provider({"it": RawAnswer(body, "application/json", "length")}) as address:
         provider = ProviderConfig("openai", (Api.OPENAI_CHAT,), address, SOURCE)
         models = {"openai": ("m", "m-large")}
-        other = gateway.trial(address, providers=(provider,), models=models, prices=own)
+        other = gateway.trial(address, providers=(provider,), models=models, prices=items)
         assert other.ask("chat", "do it.", model=asked).status == 200
         call = other.call
-        cost = call_cost(call, PriceTable(tuple(own)))
+        cost = call_cost(call, PriceTable(tuple(items)))
         assert cost == (None if micros is None else micros * 10**6)
         assert why in f"{call.price_condition} {call.cost_unknown}"
         assert why or call.price_condition is None
@@ -1063,7 +1063,7 @@ def test_the_model_that_served_decides_the_price(
 
 
 def test_searches_in_events_alone_are_counted(gateway: ServedGateway) -> None:
-    """A search whose item is in an event, and not in the last one, has its price once."""
+    """A search that appears only in an event is charged once."""
     item = {"type": "web_search_call", "action": {"type": "search"}}
     done = {"type": "response.output_item.done", "item": item}
     for output in ([], [item, item]):
@@ -1080,7 +1080,7 @@ def test_searches_in_events_alone_are_counted(gateway: ServedGateway) -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_an_error_costs_nothing_unless_it_says_its_usage(trial: GatewayTrial, name: str) -> None:
-    """An error that says what its request used is charged for it, whatever its status says."""
+    """An error costs its stated usage, whatever its status says."""
     api, _, micros = ERRORS[name]
     assert trial.ask(api, f"do {name}.").status == 422
     call = trial.call
@@ -1092,7 +1092,7 @@ def test_an_error_costs_nothing_unless_it_says_its_usage(trial: GatewayTrial, na
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_no_usage_can_be_makes_the_cost_unknown(trial: GatewayTrial, name: str) -> None:
-    """Whatever a provider sends as its usage, the agent gets the answer, and the call ends."""
+    """Whatever usage a provider sends, the agent gets the answer and the call ends."""
     api, _ = HOSTILE[name]
     assert trial.ask(api, f"do {name}.").status == 200
     call = trial.call
@@ -1136,7 +1136,7 @@ SETTINGS: list[tuple[str, dict[str, Any], tuple[str | None, float | None, str | 
 def test_the_settings_of_a_call_are_those_of_its_request(
     trial: GatewayTrial, api: str, more: dict[str, Any], expected: Any
 ) -> None:
-    """Effort, temperature and tier are read in each API; what is none of them is left out."""
+    """Effort, temperature and tier are read in each API, and malformed values are ignored."""
     if api == "gemini":
         body = {"contents": [{"parts": [{"text": "do gemini-zero."}]}], **more}
         trial.send("/google/v1beta/models/m:generateContent", body)
@@ -1149,7 +1149,7 @@ def test_the_settings_of_a_call_are_those_of_its_request(
 def test_a_tier_that_was_asked_for_and_not_named_makes_the_cost_unknown(
     trial: GatewayTrial,
 ) -> None:
-    """The answer alone says which tier served: the tier that was asked for may have been full."""
+    """The requested tier may be full, so only the answer says which tier served."""
     trial.ask("chat", "do standard.", service_tier="flex")
     call = trial.call
     assert (call.service_tier, tokens(call)) == ("flex", T1)
@@ -1160,7 +1160,7 @@ def test_a_tier_that_was_asked_for_and_not_named_makes_the_cost_unknown(
 
 
 def test_a_labeled_stream_begins_for_the_agent_at_once(gateway: ServedGateway) -> None:
-    """The agent has the head of a stream before the provider has sent a byte of its body."""
+    """The agent gets the head of a stream before the provider has sent the body."""
     seen = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -1193,7 +1193,7 @@ def test_a_labeled_stream_begins_for_the_agent_at_once(gateway: ServedGateway) -
 
 
 def test_an_array_passes_before_it_has_ended(gateway: ServedGateway) -> None:
-    """A stream of Gemini without events reaches the agent item by item, and not at its end."""
+    """A Gemini array reaches the agent item by item, not at its end."""
     first, rest = ARRAY[:-40], ARRAY[-40:]
     seen = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -1249,15 +1249,15 @@ def test_an_array_passes_before_it_has_ended(gateway: ServedGateway) -> None:
     ],
 )
 def test_the_first_bytes_say_what_a_body_is(start: bytes, form: BodyForm | None) -> None:
-    """A label is not needed, and no more bytes are awaited than are."""
+    """The first bytes decide without a label, and without waiting for more bytes."""
     assert form_of(start) is form
 
 
 def test_line_ends_that_are_cut_in_two_are_one_each() -> None:
-    """A CR at the end of a piece takes one LF with it, in whichever piece that comes."""
+    """A CR at the end of one piece and an LF at the start of the next are one line end."""
     reader = EventReader()
     pieces = (b"data: 1\r", b"\n", b"\n", b"data: 2\r\n", b"\r", b"\n", b"data: 3")
-    found = [event.data for piece in pieces for event in reader.feed(piece)]
-    assert found == ["1", "2"]
+    events = [event.data for piece in pieces for event in reader.feed(piece)]
+    assert events == ["1", "2"]
     assert [event.data for event in reader.end()] == ["3"]
     assert list(reader.end()) == []

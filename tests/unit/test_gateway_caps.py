@@ -1,4 +1,4 @@
-"""Caps of trials, variants and runs: reserved before a call, counted after it, and never passed."""
+"""Caps of trials, variants and runs: reserved before a call, counted after it, never exceeded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def caps(limits: CallLimits, account: Account | None = None) -> tuple[Caps, Acco
 
 
 def test_the_worst_case_is_the_dearest_way_of_counting() -> None:
-    """All of a request's tokens may be written to a cache, and all of its answers be full."""
+    """The worst case writes all of a request's tokens to a cache and uses the whole answer."""
     asked = Asked("m", True, 1000, 50, answers=2)
     assert worst_case(asked, "p", 9, PRICES) == WorstCase(
         Usage(cache_write=1000, output=100), 1000 * 1_250_000 + 100 * 10_000_000
@@ -54,7 +54,7 @@ TIERED = PriceTable(
 
 
 def test_the_worst_case_has_the_dearest_hour_and_tier_and_all_searches() -> None:
-    """What the time, a tier that was asked for, and searches can add is reserved, too."""
+    """The reservation includes the dearest hour, a requested tier, and all searches."""
     asked = Asked("m", True, 1000, 50)
     standard = 1050 * 1_000_000
     assert worst_case(asked, "p", 9, TIERED).cost == standard
@@ -86,7 +86,7 @@ def test_the_worst_case_has_the_dearest_hour_and_tier_and_all_searches() -> None
 def test_a_call_counts_with_its_cost_or_with_the_most_it_can_cost(
     fields: dict[str, Any], cost: int, spent: int
 ) -> None:
-    """Whatever the answer says of its price, a cap in dollars is never counted with less."""
+    """A call with an unknown price counts at least its worst case against a cap in dollars."""
     account = Account("trial")
     kept = Caps([(account, CallLimits())], TIERED)
     usage, reserved = Usage(100, output=10), Usage(1500, output=500)
@@ -97,7 +97,7 @@ def test_a_call_counts_with_its_cost_or_with_the_most_it_can_cost(
 def test_a_refusal_says_what_a_file_counts_with() -> None:
     """A cap below a context window refuses every PDF, and the agent's log says why."""
     worst = worst_case(replace(Asked("m", True, 1_052_000, 50), has_file=True), "p", 9, TIERED)
-    said = "such as a PDF, which counts with 1,050,000 tokens"
+    sentence = "such as a PDF, which counts with 1,050,000 tokens"
     for limits, is_said in (
         (CallLimits(tokens=1_000_000), True),
         (CallLimits(usd=1), True),
@@ -105,7 +105,7 @@ def test_a_refusal_says_what_a_file_counts_with() -> None:
     ):
         reached = Account("trial").excess(limits, worst, alone=True)
         assert reached is not None
-        assert (said in reached.message) is is_said
+        assert (sentence in reached.message) is is_said
     assert Account("trial").excess(CallLimits(tokens=2_000_000), worst, alone=True) is None
 
 
@@ -119,7 +119,7 @@ def test_a_refusal_says_what_a_file_counts_with() -> None:
 )
 @pytest.mark.parametrize("replayed", [False, True])
 def test_a_call_beyond_a_cap_is_refused(limits: CallLimits, reason: str, *, replayed: bool) -> None:
-    """Two calls fit; a third that may go beyond the cap does not; nor in a replay."""
+    """Two calls fit, and a third that may exceed the cap is refused, also in a replay."""
 
     async def test() -> None:
         kept, account = caps(limits)
@@ -137,7 +137,7 @@ def test_a_call_beyond_a_cap_is_refused(limits: CallLimits, reason: str, *, repl
 
 
 def test_requests_under_way_count() -> None:
-    """Calls that are asked at once pass the cap on requests no more than calls one by one."""
+    """Concurrent calls respect the cap on requests exactly as sequential calls do."""
 
     async def test() -> None:
         kept, account = caps(CallLimits(requests=2))
@@ -152,7 +152,7 @@ def test_requests_under_way_count() -> None:
 
 @pytest.mark.parametrize("spent", [0, 1])
 def test_a_free_call_fits_until_a_cap_is_passed(spent: int) -> None:
-    """A call that costs nothing is asked at a cap of nothing, and not once that is passed."""
+    """A free call passes a cap of zero until the cap is exceeded."""
     account = Account("trial", CallTotals(cost=spent))
     kept, _ = caps(CallLimits(usd=0), account)
     if spent:
@@ -163,7 +163,7 @@ def test_a_free_call_fits_until_a_cap_is_passed(spent: int) -> None:
 
 
 def test_what_was_not_used_is_free_again() -> None:
-    """After a call that used little, as much more may be asked."""
+    """A call's unused reservation is available again."""
 
     async def test() -> None:
         kept, account = caps(CallLimits(tokens=209))
@@ -179,7 +179,7 @@ def test_what_was_not_used_is_free_again() -> None:
 
 
 def test_an_unknown_call_counts_as_reserved() -> None:
-    """A call of which nobody knows what it used takes its worst case from the cap for good."""
+    """A call with unknown usage uses its worst case permanently."""
 
     async def test() -> None:
         kept, account = caps(CallLimits(tokens=399))
@@ -196,7 +196,7 @@ def test_an_unknown_call_counts_as_reserved() -> None:
 
 
 def test_calls_under_way_are_waited_for() -> None:
-    """A call that fits only without one under way waits until that has ended, and then decides."""
+    """A call that fits only without a running call waits for its end, and is then decided."""
 
     async def test() -> None:
         kept, account = caps(CallLimits(tokens=399))
@@ -239,7 +239,7 @@ def test_a_run_is_capped_over_its_trials() -> None:
 
 @pytest.mark.parametrize("usd", [5.0, None])
 def test_dollars_cannot_be_capped_without_a_price(usd: float | None) -> None:
-    """A model without a price is refused where dollars are capped, and only there."""
+    """A model without a price is refused only if dollars are capped."""
 
     async def test() -> Any:
         kept, _ = caps(CallLimits(usd=usd, tokens=10_000))
@@ -254,7 +254,7 @@ def test_dollars_cannot_be_capped_without_a_price(usd: float | None) -> None:
 
 
 def test_costs_of_unpriced_calls_are_said() -> None:
-    """Usage of a kind without a price has an unknown cost, and counts with the worst case."""
+    """A kind of usage without a price has an unknown cost, and counts as the worst case."""
     kept, account = caps(CallLimits())
     kept.add(replace(CALL, usage=Usage(1, cache_write_1h=5), reserved=WORST.usage))
     totals = account.totals
@@ -263,7 +263,7 @@ def test_costs_of_unpriced_calls_are_said() -> None:
 
 
 def test_a_call_without_a_price_takes_no_dollars_of_a_share() -> None:
-    """Neither while it waits for its share, nor when it is under way."""
+    """An unpriced call reserves no dollars, neither while it waits for its share nor later."""
 
     async def test() -> None:
         kept, account = caps(CallLimits(tokens=1000))
@@ -280,7 +280,7 @@ def test_a_call_without_a_price_takes_no_dollars_of_a_share() -> None:
 
 
 def test_a_gateway_uses_its_share_of_a_cap() -> None:
-    """Without a share nothing is asked; a call waits for more, and says how much it needs."""
+    """Without a share nothing is sent; a waiting call reports how much it needs."""
 
     async def test() -> None:
         kept, account = caps(CallLimits(tokens=1000))

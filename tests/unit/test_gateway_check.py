@@ -1,4 +1,4 @@
-"""`labledger gateway check`: whether keys, models and prices of an experiment are there."""
+"""`labledger gateway check`: whether an experiment's keys, models and prices exist."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def experiment(folder: Path, upstream: str, **models: Any) -> None:
         for name, api in apis.items()
     }
     asked = {"providers": described, "allow": {name: ["m"] for name in apis}, **models}
-    made = Folder(folder)
-    made.data["runtime"]["models"] = asked
-    granted.allow(made.experiment())
+    provider_folder = Folder(folder)
+    provider_folder.data["runtime"]["models"] = asked
+    granted.allow(provider_folder.experiment())
 
 
 def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
-    """Without `--send` nothing is sent; with it, each API gets one request that it accepts."""
+    """Requests are sent only with `--send`, one valid request for each API."""
     with scripted_provider(SCRIPT) as provider:
         experiment(tmp_path, provider.url)
         words = ("gateway", "check", "experiment.yaml")
@@ -58,7 +58,7 @@ def test_each_model_is_asked_once_where_that_is_wanted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("path", "has_hint"), [("/v1", True), ("/api/v3", True), ("/x", False)])
 def test_a_doubled_path_is_named(tmp_path: Path, path: str, has_hint: bool) -> None:
-    """An address that ends with a version, as makers of APIs print it, is what to change."""
+    """An address that ends with a version, as vendors print it, is reported."""
 
     def finds_nothing(_: Asked) -> Answer:
         return 404, {"detail": "Not Found"}
@@ -74,7 +74,7 @@ def test_a_doubled_path_is_named(tmp_path: Path, path: str, has_hint: bool) -> N
 
 
 def test_a_replay_needs_no_key_and_no_price(tmp_path: Path) -> None:
-    """Nobody is asked, so that nothing is missing; but it runs on this machine alone."""
+    """A replay asks no provider, so it needs no key and no price, but runs only locally."""
     experiment(tmp_path, "http://127.0.0.1:9")
     plan = resolve(load_experiment(tmp_path / "experiment.yaml"), Overrides(replay="r")).plan
     [check] = check_models(plan, {}, name="x", runs_here=True, has_keys=True)
@@ -91,7 +91,7 @@ def test_a_replay_needs_no_key_and_no_price(tmp_path: Path) -> None:
 
 
 def test_a_cap_that_admits_no_request_of_unknown_length_is_a_warning(tmp_path: Path) -> None:
-    """It names the cap and what such a request counts with, but not APIs whose requests say it."""
+    """The warning names the cap and the cost of a request of unknown length."""
     prices = {name: {"m": {"input": 1, "output": 10}} for name in ("one", "two", "three", "four")}
     caps = {"limits": {"usd": 1}, "run_limits": {"tokens": 1000, "usd": 2}, "prices": prices}
     experiment(tmp_path, "http://127.0.0.1:9", **caps)
@@ -110,7 +110,7 @@ def test_a_cap_that_admits_no_request_of_unknown_length_is_a_warning(tmp_path: P
 
 
 def test_a_key_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> None:
-    """The provider's own words are shown with the key masked; the exit code says invalid."""
+    """The provider's message is shown with the key masked, and the command exits as invalid."""
     wrong = "wrong-key-0123456789"
     with scripted_provider(SCRIPT) as provider:
         experiment(tmp_path, provider.url)
@@ -145,14 +145,14 @@ def test_a_key_that_is_refused_is_named_and_not_shown(tmp_path: Path) -> None:
 def test_an_address_that_ends_with_a_version_is_doubted(
     api: str, address: str, ending: str | None, corrected: str | None, is_certain: bool | None
 ) -> None:
-    """Such an address would double what the API's own path begins with; others are left alone."""
-    found = doubled_path(ProviderConfig("p", (Api(api),), address))
+    """Only an address that would double the API's own path is doubted."""
+    doubled = doubled_path(ProviderConfig("p", (Api(api),), address))
     expected = None if ending is None else (ending, corrected, is_certain)
-    assert (found and (found.ending, found.corrected, found.is_certain)) == expected
+    assert (doubled and (doubled.ending, doubled.corrected, doubled.is_certain)) == expected
 
 
 def test_preflight_warns_of_a_doubled_path(tmp_path: Path) -> None:
-    """The warning names the provider, where requests would go, and the address to give."""
+    """The warning names the provider, the resulting path, and the address to give."""
     experiment(tmp_path, "http://127.0.0.1:9/v1")
     checked = run_forked("gateway", "check", "experiment.yaml", folder=tmp_path, THE_KEY=KEY)
     assert checked.returncode == 0, checked.stderr

@@ -1,4 +1,4 @@
-"""Whose fault failed calls are: what agents provoke stays theirs."""
+"""Who is at fault for failed calls: failures that agents provoke stay theirs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SERVER_ERROR = {"error": {"message": "The server had an error.", "type": "server
 CREDIT_SPENT = {"error": {"message": "Insufficient credits. Add more.", "code": 402}}
 BUSY = {"error": {"message": "Slow down.", "code": "rate_limit_exceeded"}}
 TRICK = "provoke"
-"""What an agent sends to make its own request fail."""
+"""The text that an agent sends to make its own request fail."""
 
 REFUSALS = [
     ("anthropic", 400, NO_CREDIT, "credit_exhausted"),
@@ -96,7 +96,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]
 def failed(
     gateway: ServedGateway, provider: RefusingProvider, api: str, text: str, **fields: Any
 ) -> GatewayTrial:
-    """A closed trial whose agent has sent one request."""
+    """A closed trial whose agent sent one request."""
     trial = gateway.trial(provider.url, **fields)
     trial.ask(api, text)
     gateway.client.close(trial.folder)
@@ -104,7 +104,7 @@ def failed(
 
 
 def test_an_account_that_is_refused_in_place_of_an_answer(gateway: ServedGateway) -> None:
-    """An error within an answer of status 200, and a redirect, show a wrong configuration."""
+    """An error inside an answer of status 200, and a redirect, show a wrong configuration."""
     with refusing_provider(refuses_all(200, CREDIT_SPENT)) as provider:
         call = failed(gateway, provider, "chat", "well").call
         assert (call.state, call.reason) == (CallState.FAILED, "not_an_answer")
@@ -121,7 +121,7 @@ def test_an_account_that_is_refused_in_place_of_an_answer(gateway: ServedGateway
 def test_a_refusal_that_meets_the_gateway_too_is_the_configurations(
     gateway: ServedGateway, api: str, status: int, body: Any, reason: str
 ) -> None:
-    """A refused account, key, model or address is named, with the provider's sentence."""
+    """A refused account, key, model or address is named, with the provider's message."""
     with refusing_provider(refuses_all(status, body)) as provider:
         call = failed(gateway, provider, api, "well").call
     assert (call.state, call.status, call.reason) == (CallState.ANSWERED, status, reason)
@@ -132,7 +132,7 @@ def test_a_refusal_that_meets_the_gateway_too_is_the_configurations(
     }
     error = body[0] if isinstance(body, list) else body
     assert call.detail == (texts[body] if isinstance(body, str) else error["error"]["message"])
-    # What cannot pass by waiting is not sent again.
+    # Failures that waiting cannot fix are not retried.
     assert [asked.is_probe for asked in provider.requests] == [False, True]
 
 
@@ -142,7 +142,7 @@ def test_a_refusal_that_meets_the_gateway_too_is_the_configurations(
 def test_a_failure_that_an_agent_provokes_is_nobody_elses(
     gateway: ServedGateway, status: int, body: Any
 ) -> None:
-    """Where the gateway's own request is answered, no body and no status shows a fault."""
+    """If the gateway's own request succeeds, no body and no status excuses the agent."""
     with refusing_provider(refuses(TRICK, status, body)) as provider:
         call = failed(gateway, provider, "chat", TRICK).call
         assert provider.probes == 1
@@ -152,7 +152,7 @@ def test_a_failure_that_an_agent_provokes_is_nobody_elses(
 def test_agents_that_provoke_the_same_failure_do_not_excuse_each_other(
     gateway: ServedGateway,
 ) -> None:
-    """Trials that fail at once show nothing about each other."""
+    """Trials that fail at the same time prove nothing about each other."""
     with (
         refusing_provider(refuses(TRICK, 500, SERVER_ERROR)) as provider,
         ThreadPoolExecutor() as pool,
@@ -179,7 +179,7 @@ def test_agents_that_provoke_the_same_failure_do_not_excuse_each_other(
 def test_a_failure_of_every_request_is_the_providers(
     gateway: ServedGateway, answer: Answer, reason: str
 ) -> None:
-    """Errors, limits and answers that are none excuse only if the gateway meets them, too."""
+    """Errors, limits and invalid answers excuse an agent only if the gateway gets them, too."""
     with refusing_provider(lambda _: answer) as provider:
         call = failed(gateway, provider, "chat", "well").call
     assert (call.reason, call.fault) == (reason, CallFault.PROVIDER)
@@ -190,7 +190,7 @@ def test_a_failure_of_every_request_is_the_providers(
 
 
 def test_a_bad_request_shows_nothing_and_costs_no_request(gateway: ServedGateway) -> None:
-    """An error about the request alone is not looked into, whatever else the provider does."""
+    """An error about the request itself causes no probe, whatever else the provider does."""
     error = {"error": {"message": "max_tokens is too large", "type": "invalid_request_error"}}
     with refusing_provider(refuses_all(400, error)) as provider:
         call = failed(gateway, provider, "chat", "well").call
@@ -199,7 +199,7 @@ def test_a_bad_request_shows_nothing_and_costs_no_request(gateway: ServedGateway
 
 
 def test_a_provider_that_is_not_there_needs_no_proof(gateway: ServedGateway) -> None:
-    """Where no connection came about, nothing that the agent sent can be why."""
+    """If no connection was made, the agent's request cannot be the cause."""
     with refusing_provider(refuses_all(200, COMPLETION)) as provider:
         pass
     call = failed(gateway, provider, "chat", "well").call
@@ -207,7 +207,7 @@ def test_a_provider_that_is_not_there_needs_no_proof(gateway: ServedGateway) -> 
 
 
 def test_a_limit_excuses_no_agent_that_was_answered_meanwhile(gateway: ServedGateway) -> None:
-    """An agent that meets a limit by what it asks at the same time has met its own limit."""
+    """An agent whose parallel calls meet a limit has reached its own limit."""
     with refusing_provider(lambda _: (429, BUSY)) as provider:
         trial = gateway.trial(provider.url)
 
@@ -226,7 +226,7 @@ def test_a_limit_excuses_no_agent_that_was_answered_meanwhile(gateway: ServedGat
 
 
 def test_an_answer_of_another_provider_says_nothing_of_a_limit(gateway: ServedGateway) -> None:
-    """An agent whose provider is limited is excused, also if another provider answers it."""
+    """A limit of the agent's provider excuses it, even if another provider answers it."""
 
     def answer_others(asked: Asked) -> Answer:
         return (200, COMPLETION) if "other" in asked.body else (429, BUSY)
@@ -244,7 +244,7 @@ def test_an_answer_of_another_provider_says_nothing_of_a_limit(gateway: ServedGa
 
 
 def test_a_limit_excuses_no_agent_that_takes_up_all_places(gateway: ServedGateway) -> None:
-    """A probe waits until the attempt's other calls have ended, which may be what fills a limit."""
+    """A probe waits until the attempt's other calls have ended, since they may fill the limit."""
     with refusing_provider(lambda _: (429, BUSY)) as provider:
         trial = gateway.trial(provider.url)
         held, done = threading.Event(), threading.Event()
@@ -295,7 +295,7 @@ def reply(connection: socket.socket, status: str, document: Any) -> None:
 
 
 def give_up(trial: GatewayTrial, listener: socket.socket) -> socket.socket:
-    """Send a call, and hang up; return the connection of a server that works on nevertheless."""
+    """Send a call and hang up; return the connection of a server that continues to work."""
     path, body = PATHS["chat"], json.dumps(request_body("chat", "hold"))
     with closing(trial.connection()) as connection:
         connection.request("POST", path, body, {"Authorization": f"Bearer {trial.token}"})
@@ -307,7 +307,7 @@ def give_up(trial: GatewayTrial, listener: socket.socket) -> socket.socket:
 def test_a_server_that_works_for_an_agent_that_hung_up_excuses_it_not(
     gateway: ServedGateway,
 ) -> None:
-    """No connection to a server shows nothing while it may work on a call that the agent left."""
+    """A refused connection proves nothing while the server may work on an abandoned call."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         trial = gateway.trial(f"http://127.0.0.1:{port}")
@@ -321,7 +321,7 @@ def test_a_server_that_works_for_an_agent_that_hung_up_excuses_it_not(
 def test_a_server_that_answers_again_works_for_no_agent_that_hung_up(
     gateway: ServedGateway,
 ) -> None:
-    """Once the server has answered anyone, an outage excuses also an agent that left a call."""
+    """Once the server has answered another call, an outage excuses that agent, too."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         trial = gateway.trial(f"http://127.0.0.1:{port}")
@@ -337,7 +337,7 @@ def test_a_server_that_answers_again_works_for_no_agent_that_hung_up(
 
 
 def test_a_limit_excuses_no_agent_that_left_calls_to_a_busy_server(gateway: ServedGateway) -> None:
-    """A server without a free place may work on calls that the agent did not wait for."""
+    """A server without a free place may still work on calls that the agent abandoned."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         trial = gateway.trial(f"http://127.0.0.1:{port}")
@@ -349,7 +349,7 @@ def test_a_limit_excuses_no_agent_that_left_calls_to_a_busy_server(gateway: Serv
 
 
 def test_a_probe_waits_for_calls_that_may_take_up_all_connections(gateway: ServedGateway) -> None:
-    """A provoked error beside calls that leave no connection for the probe excuses nobody."""
+    """A provoked error beside calls that use all connections excuses no agent."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
         port = listener.getsockname()[1]
         trial = gateway.trial(f"http://127.0.0.1:{port}")
@@ -388,7 +388,7 @@ def test_no_agent_is_excused_whose_other_call_was_answered_meanwhile(
 
 
 def test_a_provider_that_is_not_there_excuses_parallel_calls(gateway: ServedGateway) -> None:
-    """An agent that asks twice at once is excused if the gateway's own request fails, too."""
+    """Two parallel calls are excused if the gateway's own request fails, too."""
     with refusing_provider(refuses_all(200, COMPLETION)) as provider:
         pass
     trial = gateway.trial(provider.url)
@@ -399,7 +399,7 @@ def test_a_provider_that_is_not_there_excuses_parallel_calls(gateway: ServedGate
 
 
 def test_an_address_that_works_for_agents_is_not_refused(gateway: ServedGateway) -> None:
-    """Where a tiny request may not fit, its refusal shows nothing once an agent was answered."""
+    """The refusal of a tiny request proves nothing once an agent was answered."""
     page = "404 page not found"
     with refusing_provider(refuses_all(200, COMPLETION)) as provider:
         failed(gateway, provider, "chat", "well")
@@ -410,7 +410,7 @@ def test_an_address_that_works_for_agents_is_not_refused(gateway: ServedGateway)
 
 
 def test_an_address_that_is_gone_is_refused(gateway: ServedGateway) -> None:
-    """Where a tiny request was answered before, it fits, and an answer says nothing of later."""
+    """If a tiny request was answered before, a later refusal shows that the address is gone."""
     with refusing_provider(refuses(TRICK, 500, SERVER_ERROR)) as provider:
         failed(gateway, provider, "chat", "well")
         assert failed(gateway, provider, "chat", TRICK).call.fault is None
@@ -422,7 +422,7 @@ def test_an_address_that_is_gone_is_refused(gateway: ServedGateway) -> None:
 def test_a_model_that_a_variant_does_not_use_excuses_none_of_its_agents(
     gateway: ServedGateway,
 ) -> None:
-    """An agent cannot ask only the granted model that is known to be refused, where others work."""
+    """A refused model excuses no agent that could have used another granted model."""
     granted = {"models": {"openai": ("m", "gone")}, "run_id": "run-of-two-models"}
     gateway.client.ensure("run-of-two-models", gateway.keys)
     with refusing_provider(refuses('"gone"', 404, NO_MODEL)) as provider:
@@ -437,7 +437,7 @@ def test_a_model_that_a_variant_does_not_use_excuses_none_of_its_agents(
 
 
 def test_an_attempt_causes_few_requests(gateway: ServedGateway) -> None:
-    """Failures in a row share what the gateway asks, and wait until it may ask again."""
+    """Failures in a row share one probe, and wait for the next one."""
     with refusing_provider(refuses(TRICK, 500, SERVER_ERROR)) as provider:
         trial = gateway.trial(provider.url)
         for _ in range(100):
@@ -450,7 +450,7 @@ def test_an_attempt_causes_few_requests(gateway: ServedGateway) -> None:
 def test_a_killed_gateways_last_failure_is_found_by_the_next(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """A failure that was not looked into is so when the attempt is closed."""
+    """After a kill, the last failure is probed when the attempt is closed."""
     with (
         refusing_provider(refuses_all(401, WRONG_KEY)) as provider,
         served_gateway(tmp_path_factory.mktemp("lab")) as gateway,
@@ -486,7 +486,7 @@ ACCOUNT_HEADERS = {
 
 
 def test_only_listed_headers_reach_the_provider(gateway: ServedGateway) -> None:
-    """Headers that name another account, and all that are not listed, stay with the gateway."""
+    """Unlisted headers, such as another account's, never reach the provider."""
     passing = {
         "User-Agent": "agent/1",
         "Accept": "text/event-stream",
@@ -531,7 +531,7 @@ def test_only_listed_headers_reach_the_provider(gateway: ServedGateway) -> None:
 def test_a_sentence_is_bounded_and_printable(
     gateway: ServedGateway, message: str, detail: str | None
 ) -> None:
-    """What is kept of a provider's sentence holds no key, no escapes and no part of a word."""
+    """A stored provider message is short and printable, without keys or partial words."""
     with refusing_provider(refuses_all(400, {"error": {"message": message}})) as provider:
         call = failed(gateway, provider, "chat", "well").call
     assert call.detail == detail
@@ -544,7 +544,7 @@ def paces(gateway: ServedGateway, provider: RefusingProvider) -> list[KeyPace]:
 
 
 def test_status_says_what_a_provider_refused(gateway: ServedGateway) -> None:
-    """The sentence of a refusal is there until the provider answers a call well."""
+    """The message of a refusal is shown until the provider answers a call."""
     with refusing_provider(refuses_all(402, NO_BALANCE)) as provider:
         failed(gateway, provider, "chat", "well")
         (pace,) = paces(gateway, provider)
@@ -556,7 +556,7 @@ def test_status_says_what_a_provider_refused(gateway: ServedGateway) -> None:
 
 
 def test_requests_that_go_nowhere_leave_a_row(gateway: ServedGateway) -> None:
-    """A path, a query or a token that is not admitted is journaled."""
+    """A refused path, query or token is journaled."""
     with refusing_provider(refuses_all(200, COMPLETION)) as provider:
         trial = gateway.trial(provider.url)
         trial.send("/evil/v1/messages", {})

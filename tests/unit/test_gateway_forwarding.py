@@ -1,4 +1,4 @@
-"""The gateway between real clients and a scripted provider: what passes, and what is counted."""
+"""The gateway between real clients and a scripted provider: forwarded bytes and counted usage."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_usage_is_what_the_provider_said(
 
 
 def test_bytes_pass_unchanged(trial: GatewayTrial, provider: ServedProvider) -> None:
-    """The provider gets the agent's bytes and headers but the key; the agent the provider's."""
+    """The provider gets the agent's bytes and headers except the key, and the agent gets all."""
     body = json.dumps(request_body("anthropic", "do well.", stream=True), indent=3).encode()
     reply = trial.send(
         "/anthropic/v1/messages?beta=true",
@@ -119,7 +119,7 @@ def test_bytes_pass_unchanged(trial: GatewayTrial, provider: ServedProvider) -> 
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_cut_stream_is_unknown(trial: GatewayTrial, api: str) -> None:
-    """A stream that the provider ends too early is cut for the agent, too, and has no usage."""
+    """A stream that ends too early is cut for the agent, and its usage is unknown."""
     with pytest.raises(http.client.IncompleteRead):
         trial.ask(api, "do cut.", stream=True)
     call = trial.call
@@ -129,7 +129,7 @@ def test_a_cut_stream_is_unknown(trial: GatewayTrial, api: str) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 def test_an_error_within_a_stream_passes(trial: GatewayTrial, api: str) -> None:
-    """The agent reads the error as the provider sent it, and what was used is unknown."""
+    """The agent gets an error inside a stream unchanged, and its usage is unknown."""
     reply = trial.ask(api, "do error.", stream=True)
     assert b"scripted fault" in reply.body
     call = trial.call
@@ -137,7 +137,7 @@ def test_an_error_within_a_stream_passes(trial: GatewayTrial, api: str) -> None:
 
 
 def test_what_is_no_answer_passes(trial: GatewayTrial) -> None:
-    """An answer that is no JSON reaches the agent as it is, and counts as failed and unknown."""
+    """An answer that is not JSON passes unchanged, and counts as failed and unknown."""
     reply = trial.ask("anthropic", "do no json.")
     assert (reply.status, reply.body) == (200, b'{"type": "mess')
     assert (trial.call.state, trial.call.reason) == (CallState.FAILED, "not_an_answer")
@@ -145,7 +145,7 @@ def test_what_is_no_answer_passes(trial: GatewayTrial) -> None:
 
 
 def test_a_whole_answer_that_is_cut_is_an_error(trial: GatewayTrial) -> None:
-    """The agent gets no half of an answer, but an error after which it asks again."""
+    """A truncated answer becomes an error that makes the agent retry."""
     reply = trial.ask("anthropic", "do cut.")
     assert reply.status == 502
     assert reply.document["error"]["type"] == "api_error"
@@ -153,7 +153,7 @@ def test_a_whole_answer_that_is_cut_is_an_error(trial: GatewayTrial) -> None:
 
 
 def test_a_provider_that_hangs_up_is_an_error(trial: GatewayTrial) -> None:
-    """Nobody knows what a request used that got no answer: it is not sent again."""
+    """A request without an answer has unknown usage and is not sent again."""
     reply = trial.ask("anthropic", "do reset.")
     assert reply.status == 502
     assert (trial.call.state, trial.call.reason) == (CallState.FAILED, "no_answer")
@@ -161,7 +161,7 @@ def test_a_provider_that_hangs_up_is_an_error(trial: GatewayTrial) -> None:
 
 
 def test_a_provider_that_is_not_there(gateway: ServedGateway) -> None:
-    """A request that could not be sent is sent again for a while, and costs nothing."""
+    """A request that could not be sent is retried for a while and costs nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     trial = gateway.trial(f"http://127.0.0.1:{port}")
@@ -186,7 +186,7 @@ def paces(gateway: ServedGateway, trial: GatewayTrial) -> list[KeyPace]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_agent_that_leaves_ends_its_call(trial: GatewayTrial, stream: bool) -> None:
-    """A call whose agent is gone is cut, and so is the provider's stream."""
+    """If the agent leaves, its call and the provider's stream are cut."""
     connection = trial.connection()
     text = "do endless." if stream else "do hang."
     body = json.dumps(request_body("anthropic", text, stream=stream))
@@ -204,7 +204,7 @@ def test_an_agent_that_leaves_ends_its_call(trial: GatewayTrial, stream: bool) -
 def test_an_agent_that_takes_no_piece_ends_its_call(
     tmp_path: Path, provider: ServedProvider
 ) -> None:
-    """A call whose agent is there but stops reading is cut, although more of the answer comes."""
+    """If the agent stops reading, its call is cut, although more of the answer comes."""
     with served_gateway(tmp_path / "lab", stalled_s=0.5) as gateway:
         trial = gateway.trial(provider.url)
         connection = trial.connection()
@@ -218,7 +218,7 @@ def test_an_agent_that_takes_no_piece_ends_its_call(
 def test_closing_an_attempt_ends_its_calls(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """When an attempt is closed, its journal is complete, and its socket is gone."""
+    """Closing an attempt completes its journal and removes its socket."""
     trial = gateway.trial(provider.url)
     connection = trial.connection()
     body = json.dumps(request_body("anthropic", "do endless.", stream=True))
@@ -232,7 +232,7 @@ def test_closing_an_attempt_ends_its_calls(
 
 
 def test_a_key_that_a_provider_repeats_is_masked(trial: GatewayTrial) -> None:
-    """An error that shows the key shows stars to the agent."""
+    """A key in a provider's error is replaced by stars."""
     reply = trial.ask("anthropic", "do echo.")
     assert reply.status == 400
     assert reply.document["error"]["message"] == f"the key {'*' * len(KEY)} is odd"
@@ -240,7 +240,7 @@ def test_a_key_that_a_provider_repeats_is_masked(trial: GatewayTrial) -> None:
 
 
 def test_streams_pass_event_by_event(trial: GatewayTrial) -> None:
-    """The agent has the first events while the provider has not ended."""
+    """The agent gets the first events before the provider has ended the stream."""
     connection = trial.connection()
     body = json.dumps(request_body("anthropic", "do endless.", stream=True))
     connection.request("POST", PATHS["anthropic"], body, {"x-api-key": trial.token})
@@ -251,7 +251,7 @@ def test_streams_pass_event_by_event(trial: GatewayTrial) -> None:
 
 
 def test_the_end_is_durable_before_the_agent_has_it(trial: GatewayTrial) -> None:
-    """Whoever has read a stream's last event finds its usage in the journal."""
+    """When the agent reads the last event, the usage is already in the journal."""
     connection = trial.connection()
     for number in range(1, 6):
         body = json.dumps(request_body("anthropic", "do slowly.", stream=True))
@@ -266,7 +266,7 @@ def test_the_end_is_durable_before_the_agent_has_it(trial: GatewayTrial) -> None
 
 
 def test_counting_tokens_is_free(trial: GatewayTrial) -> None:
-    """A request that only counts tokens is a call without usage, which costs nothing."""
+    """A request that only counts tokens has no usage and costs nothing."""
     body = request_body("anthropic", "do well.")
     reply = trial.send("/anthropic/v1/messages/count_tokens?beta=true", body)
     assert reply.document["input_tokens"] > 0
@@ -274,7 +274,7 @@ def test_counting_tokens_is_free(trial: GatewayTrial) -> None:
 
 
 def test_a_greeting_is_answered(trial: GatewayTrial, provider: ServedProvider) -> None:
-    """Agents that look whether an address is there are told so, without the provider."""
+    """The gateway itself answers agents that check whether an address exists."""
     before = len(provider.requests)
     assert trial.send("/anthropic/", None, "HEAD").status == 200
     assert len(provider.requests) == before

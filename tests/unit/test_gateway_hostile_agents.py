@@ -1,4 +1,4 @@
-"""Agents that attack the gateway over raw sockets: nothing passes that was not granted."""
+"""Agents that attack the gateway over raw sockets cannot send a request that was not granted."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def trial(gateway: ServedGateway, provider: ServedProvider) -> Iterator[GatewayT
 
 @pytest.fixture
 def unasked(provider: ServedProvider) -> Iterator[None]:
-    """The provider gets nothing."""
+    """Check that the provider gets no request."""
     before = len(provider.requests)
     yield
     assert len(provider.requests) == before
 
 
 def raw(trial: GatewayTrial, *pieces: bytes, until: bytes = b"") -> bytes:
-    """What the gateway answers to bytes until it closes the connection, or until some bytes.
+    """Return the gateway's answer until it closes the connection or sends an end marker.
 
     The bytes are sent at once: the gateway may answer and close when it has read the first of them.
     """
@@ -74,7 +74,7 @@ CLOSE = b"Connection: close"
 
 
 def head(trial: GatewayTrial, line: bytes, *more: bytes, token: str | None = None) -> bytes:
-    """The head of a request with the trial's token."""
+    """Return the head of a request with the trial's token."""
     bearer = b"Authorization: Bearer " + (token or trial.token).encode()
     return b"\r\n".join([line, b"Host: x", bearer, *more, b"", b""])
 
@@ -87,7 +87,7 @@ LENGTH = b"Content-Length: %d" % len(BODY)
 def test_only_the_own_token_opens(
     trial: GatewayTrial, gateway: ServedGateway, provider: ServedProvider, unasked: None
 ) -> None:
-    """Neither no token, nor another trial's, nor a digest or the key is a token."""
+    """A missing token, another trial's token, a digest and the key are all refused."""
     other = gateway.trial(provider.url)
     digest = json.loads((trial.folder / "models/grant.json").read_bytes())["token_sha256"]
     body = request_body("anthropic", "say well")
@@ -101,7 +101,7 @@ def test_only_the_own_token_opens(
 
 @pytest.mark.parametrize("name", ["x_api_key", "x_goog_api_key", "api_key", "Authorization"])
 def test_each_api_has_its_own_place_for_the_token(trial: GatewayTrial, name: str) -> None:
-    """The token is taken where the API's programs put it."""
+    """Each API accepts the token where its programs put it."""
     word = f"Bearer {trial.token}" if name == "Authorization" else trial.token
     headers = {"Authorization": "Bearer none", name: word}
     body = request_body("anthropic", "say well")
@@ -111,7 +111,7 @@ def test_each_api_has_its_own_place_for_the_token(trial: GatewayTrial, name: str
 def test_a_token_in_the_query_does_not_pass_on(
     trial: GatewayTrial, provider: ServedProvider
 ) -> None:
-    """Gemini's programs may put it there; the provider gets the rest of the query."""
+    """Gemini's token in the query is removed, and the provider gets the rest of the query."""
     path = f"{PATHS['gemini-stream']}&key={trial.token}"
     reply = trial.send(path, request_body("gemini", "say well"), Authorization="")
     assert reply.status == 200
@@ -146,7 +146,7 @@ REFUSED_PATHS = [
 
 @pytest.mark.parametrize("path", tiered(REFUSED_PATHS, default=REFUSED_PATHS[::3]))
 def test_only_granted_paths_pass(trial: GatewayTrial, unasked: None, path: str) -> None:
-    """A path that is not exactly one of an API's is refused, whatever it may lead to."""
+    """A path that is not exactly one of the API's paths is refused."""
     connection = trial.connection()
     connection.putrequest("POST", path, skip_host=True)
     connection.putheader("Host", "x")
@@ -160,12 +160,12 @@ def test_only_granted_paths_pass(trial: GatewayTrial, unasked: None, path: str) 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_only_post_passes(trial: GatewayTrial, unasked: None, method: str) -> None:
-    """Every other method of a granted path is refused."""
+    """Methods other than POST are refused on granted paths."""
     assert trial.send(PATHS["anthropic"], b"{}", method).status in {400, 404}
 
 
 def test_a_tunnel_is_refused(trial: GatewayTrial, unasked: None) -> None:
-    """CONNECT and an upgrade of the connection lead nowhere."""
+    """CONNECT and connection upgrades are refused."""
     answer = raw(trial, head(trial, b"CONNECT api.anthropic.com:443 HTTP/1.1"), until=b"\r\n")
     assert answer.split(b" ")[1] in {b"400", b"404"}
     upgrade = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
@@ -192,14 +192,14 @@ SMUGGLED: list[tuple[bytes, ...]] = [
 def test_a_request_with_two_ends_is_refused(
     trial: GatewayTrial, unasked: None, number: int
 ) -> None:
-    """What two parsers could end at two places is no request, and closes the connection."""
+    """A request whose end is ambiguous between parsers is refused, and the connection closes."""
     answer = raw(trial, head(trial, POST, *SMUGGLED[number]), BODY)
     assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
     assert trial.calls == []
 
 
 def test_pipelined_requests_are_answered_in_order(trial: GatewayTrial) -> None:
-    """Requests that come at once are judged one by one; one with a wrong token is refused."""
+    """Pipelined requests are judged one by one, and a wrong token is refused."""
     first = head(trial, POST, LENGTH) + BODY
     second = head(trial, POST, LENGTH, token="wrong") + BODY
     last = head(trial, POST, LENGTH, CLOSE) + BODY
@@ -209,7 +209,7 @@ def test_pipelined_requests_are_answered_in_order(trial: GatewayTrial) -> None:
 
 
 def test_a_chunked_body_passes_as_one(trial: GatewayTrial, provider: ServedProvider) -> None:
-    """A body in chunks is read, judged and sent on with its length."""
+    """A chunked body is read, judged, and forwarded with its length."""
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"
     answer = raw(trial, head(trial, POST, b"Transfer-Encoding: chunked", CLOSE), chunks)
     assert answer.startswith(b"HTTP/1.1 200")
@@ -235,7 +235,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 def test_a_body_that_is_held_back_is_asked_for(
     trial: GatewayTrial, provider: ServedProvider, how: bytes, body: bytes
 ) -> None:
-    """A client that waits for `100 Continue` gets it before it sends a byte of its body."""
+    """A client that waits for `100 Continue` gets it before it sends its body."""
     with trial.connect() as connection:
         connection.sendall(head(trial, POST, how, EXPECT, CLOSE))
         assert connection.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE
@@ -261,14 +261,14 @@ def test_a_body_that_is_held_back_is_asked_for(
 def test_other_expectations_are_refused(
     trial: GatewayTrial, unasked: None, words: list[bytes], status: bytes
 ) -> None:
-    """What cannot be met is refused with 417, and the answer does not wait for the body."""
+    """Other expectations are refused with 417, without waiting for the body."""
     expected = b"HTTP/1.1 " + status
     answer = raw(trial, head(trial, POST, LENGTH, *words), until=expected)
     assert expected in answer
 
 
 def test_a_refused_request_is_not_asked_for_its_body(trial: GatewayTrial, unasked: None) -> None:
-    """Who has no token, or a path that is not granted, is not asked to send anything."""
+    """A client without a token or a granted path gets no `100 Continue`."""
     for line, token in ((POST, "wrong"), (b"POST /anthropic/v1/files HTTP/1.1", None)):
         answer = raw(trial, head(trial, line, LENGTH, EXPECT, token=token), until=b"\r\n\r\n")
         assert answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 404"))
@@ -312,7 +312,7 @@ BODIES: list[tuple[Any, str]] = [
 def test_only_granted_requests_pass(
     trial: GatewayTrial, unasked: None, body: Any, reason: str
 ) -> None:
-    """What a body asks for is judged; a refusal is in the API's form, and not to be repeated."""
+    """A body that asks for more than its grant gets a final refusal in the API's form."""
     reply = trial.send(PATHS["anthropic"], body)
     assert reply.status in {400, 403}
     assert reply.document["type"] == "error"
@@ -321,7 +321,7 @@ def test_only_granted_requests_pass(
 
 
 def test_a_refusal_names_what_is_not_known(trial: GatewayTrial, unasked: None) -> None:
-    """A user sees which tool, block or member of a newer agent the gateway does not know."""
+    """A refusal names the unknown tool, block or member of a newer agent."""
     content = [{"type": "from_next_year"}]
     body = request_body("anthropic", "say well", messages=[{"role": "user", "content": content}])
     reply = trial.send(PATHS["anthropic"], body | {"new_member": {}})
@@ -330,7 +330,7 @@ def test_a_refusal_names_what_is_not_known(trial: GatewayTrial, unasked: None) -
 
 
 def test_a_granted_feature_passes(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """What an experiment grants by name is not refused."""
+    """A feature that the experiment grants by name is allowed."""
     trial = gateway.trial(provider.url, features=("web_search",))
     body = request_body("anthropic", "say well", tools=[{"type": "web_search_20250305"}])
     assert trial.send(PATHS["anthropic"], body).status == 200
@@ -338,7 +338,7 @@ def test_a_granted_feature_passes(gateway: ServedGateway, provider: ServedProvid
 
 
 def test_an_encoded_body_is_refused(trial: GatewayTrial, unasked: None) -> None:
-    """A body that would have to be decoded first, which may be a bomb, is not read."""
+    """An encoded body, which may be a decompression bomb, is not read."""
     reply = trial.send(PATHS["anthropic"], BODY, Content_Encoding="gzip")
     assert reply.status == 415
 
@@ -382,7 +382,7 @@ OTHER_READINGS: list[tuple[bytes, ...]] = [
 def test_headers_that_change_the_request_are_refused(
     trial: GatewayTrial, unasked: None, number: int
 ) -> None:
-    """What a header makes of the bytes is what the gateway read: JSON in UTF-8, sent by POST."""
+    """A header that would make the provider read the bytes differently is refused."""
     answer = raw(trial, head(trial, POST, LENGTH, CLOSE, *OTHER_READINGS[number]), BODY)
     assert answer.split(b" ")[1] in {b"400", b"415"}
     assert trial.calls == []
@@ -398,7 +398,7 @@ def test_headers_that_change_the_request_are_refused(
     ],
 )
 def test_json_in_utf8_passes(trial: GatewayTrial, headers: tuple[bytes, ...]) -> None:
-    """A request may say so in each usual way, or say nothing."""
+    """JSON in UTF-8 passes, whether the request declares it or not."""
     answer = raw(trial, head(trial, POST, LENGTH, CLOSE, *headers), BODY)
     assert answer.startswith(b"HTTP/1.1 200")
 
@@ -432,14 +432,14 @@ TWO_READINGS: list[bytes] = [
 def test_a_body_that_two_readers_could_see_differently_is_refused(
     trial: GatewayTrial, unasked: None, body: bytes
 ) -> None:
-    """A body is plain JSON in UTF-8, without marks, comments, and members named twice."""
+    """A body with a byte order mark, comments or repeated members is refused."""
     assert body != BODY
     assert trial.send(PATHS["anthropic"], body).status == 400
     assert trial.call.state is CallState.REFUSED
 
 
 def memory(pid: int) -> int:
-    """The most memory that a process has had, in bytes."""
+    """Return the peak memory of a process, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
@@ -465,7 +465,7 @@ def test_huge_bodies_take_no_memory(trial: GatewayTrial, gateway: ServedGateway)
 def test_a_slow_reader_blocks_nobody(
     trial: GatewayTrial, gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """While one agent does not read its endless stream, another trial is served, in flat memory."""
+    """While one agent does not read its endless stream, another is served, in flat memory."""
     connections = []
     for _ in range(4):
         connection = trial.connection()
@@ -485,7 +485,7 @@ def test_a_slow_reader_blocks_nobody(
 
 
 def test_an_endless_stream_ends_at_what_was_reserved(trial: GatewayTrial) -> None:
-    """A stream with more bytes than its tokens can have is cut, and counts as reserved."""
+    """A stream that exceeds its tokens is cut, and counts as reserved."""
     connection = trial.connection()
     body = json.dumps(request_body("anthropic", "go on", stream=True, max_tokens=1))
     connection.request("POST", PATHS["anthropic"], body, {"x-api-key": trial.token})
@@ -497,7 +497,7 @@ def test_an_endless_stream_ends_at_what_was_reserved(trial: GatewayTrial) -> Non
 
 
 def test_nothing_adds_a_line_to_the_journal(trial: GatewayTrial) -> None:
-    """Line ends in names, paths and headers stay within their line."""
+    """Line ends in names, paths and headers add no line."""
     name = 'm"}\n{"event":"ended","call":1,"state":"answered"}\r\n'
     reply = trial.send(PATHS["anthropic"], {"model": name})
     assert reply.status == 403
@@ -508,7 +508,7 @@ def test_nothing_adds_a_line_to_the_journal(trial: GatewayTrial) -> None:
 
 
 def test_refusals_do_not_fill_the_disk(trial: GatewayTrial) -> None:
-    """After a thousand refused calls no more are journaled, and they are still refused."""
+    """After a thousand refused calls, further ones are refused without a journal line."""
     connection = trial.connection()
     headers = {"x-api-key": trial.token}
     for _ in range(1010):
@@ -523,7 +523,7 @@ def test_refusals_do_not_fill_the_disk(trial: GatewayTrial) -> None:
 def test_an_attempt_has_few_requests_at_once(
     trial: GatewayTrial, gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """An agent that opens a hundred streams has 32 of them; others are served meanwhile."""
+    """An agent that opens a hundred streams gets 32, and other agents are still served."""
     before = len(provider.requests)
     connections = []
     body = json.dumps(request_body("anthropic", "go on", stream=True))

@@ -1,7 +1,7 @@
-"""Reservations by what a conversation has shown: never less than is charged, and rarely much more.
+"""Reservations from a conversation's history are never below the charge, and rarely far above.
 
-Simulated providers count tokens as dearly as they can within what the gateway relies on: each turn,
-tool and part of the system's words has its own tokens, at most one for each byte.
+Simulated providers count tokens as dearly as the gateway's assumptions allow. Each turn, tool and
+part of the system prompt has its own tokens, at most one for each byte.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OUTPUT = 500
 
 
 def admission(limits: CallLimits) -> Admission:
-    """What judges the requests of a trial with two models of each provider."""
+    """Return the admission of a trial with two models of each provider."""
     return Admission(
         ModelGrant(
             run_id="r",
@@ -81,11 +81,11 @@ class Agent:
 
     @property
     def spent(self) -> tuple[int, int]:
-        """The tokens and picodollars that count against caps."""
+        """Return the tokens and picodollars that count against caps."""
         return self._account.totals.spent_tokens, self._account.totals.spent_cost
 
     def worst(self, body: bytes) -> tuple[Asked, WorstCase]:
-        """What is reserved for a request."""
+        """Return the reservation for a request."""
         target = self._admission.target("POST", PATHS[self.api])
         asked, _ = self._admission.read(target, body)
         most = asked.trace and self._known.most_tokens(asked.trace, "")
@@ -94,19 +94,19 @@ class Agent:
     def ask(
         self, body: bytes, charged: Callable[[Usage], Usage], *, cut: bool = False, **fields: Any
     ) -> WorstCase:
-        """Ask, and be charged by a function of what was reserved. Raises `CapReached`."""
+        """Send a request, and charge a function of its reservation. Raises `CapReached`."""
         asked, worst = self.worst(body)
         asyncio.run(self._caps.reserve(worst))
         usage = charged(worst.usage)
         provider = PATHS[self.api].split("/")[1]
         call = ModelCall(1, "", provider, self.api, asked.model, reserved=worst.usage, **fields)
         if cut:
-            said = {
+            message = {
                 "input_tokens": usage.input,
                 "cache_read_input_tokens": usage.cache_read,
                 "cache_creation_input_tokens": usage.cache_write,
             }
-            call = replace(call, state=CallState.CUT, raw_usage=said)
+            call = replace(call, state=CallState.CUT, raw_usage=message)
         else:
             call = replace(call, state=CallState.ANSWERED, status=200, usage=usage)
         call = self._caps.narrowed(call, worst)
@@ -119,12 +119,12 @@ class Agent:
 
 
 def answered(tokens: int) -> Callable[[Usage], Usage]:
-    """A provider that counts so many tokens for a request."""
+    """A provider that counts this many tokens for a request."""
     return lambda _: Usage(tokens, output=OUTPUT)
 
 
 def turn(api: Api, role: str, text: str, *, marked: bool = False) -> dict[str, Any]:
-    """A message, with a mark for the cache if it is Anthropic's."""
+    """Return a message, with a cache mark for Anthropic."""
     if api is Api.GEMINI:
         return {"role": "model" if role == "assistant" else role, "parts": [{"text": text}]}
     if marked and api is Api.ANTHROPIC_MESSAGES:
@@ -135,7 +135,7 @@ def turn(api: Api, role: str, text: str, *, marked: bool = False) -> dict[str, A
 def body_of(
     api: Api, turns: list[Any], system: list[str], tools: list[str], *, thinks: bool = False
 ) -> dict[str, Any]:
-    """A request of a conversation."""
+    """Return a request of a conversation."""
     if api is Api.ANTHROPIC_MESSAGES:
         words = [{"type": "text", "text": text} for text in system]
         body: dict[str, Any] = {"max_tokens": OUTPUT, "messages": turns, "system": words}
@@ -151,17 +151,17 @@ def body_of(
         return body | {"tools": declared, "generationConfig": config}
     effort = {"effort": "high"} if thinks else {}
     if api is Api.OPENAI_RESPONSES:
-        own = [{"type": "function", **function} for function in functions]
-        body = {"input": turns, "instructions": "".join(system), "tools": own}
+        tool_list = [{"type": "function", **function} for function in functions]
+        body = {"input": turns, "instructions": "".join(system), "tools": tool_list}
         return body | {"max_output_tokens": OUTPUT, "reasoning": effort}
     first = {"role": "system", "content": "".join(system)}
-    own = [{"type": "function", "function": function} for function in functions]
-    body = {"messages": [first, *turns], "tools": own, "max_completion_tokens": OUTPUT}
+    tool_list = [{"type": "function", "function": function} for function in functions]
+    body = {"messages": [first, *turns], "tools": tool_list, "max_completion_tokens": OUTPUT}
     return body | ({"reasoning_effort": "high"} if thinks else {})
 
 
 def encoded(api: Api, body: dict[str, Any], *, form: int = 0, model: str = "m") -> bytes:
-    """A request as programs send it: compact, with spaces, indented, or in ASCII alone."""
+    """Return a request as programs send it: compact, with spaces, indented, or in ASCII."""
     document = body if api is Api.GEMINI else {"model": model, **body}
     options: list[dict[str, Any]] = [
         {"separators": (",", ":"), "ensure_ascii": False},
@@ -173,25 +173,25 @@ def encoded(api: Api, body: dict[str, Any], *, form: int = 0, model: str = "m") 
 
 
 class Provider:
-    """Counts as it likes, and always the same for the same text after the same role."""
+    """A provider with arbitrary counts, always the same for the same text after the same role."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def tokens(self, text: str) -> int:
-        """From a token for sixteen bytes to one for each byte."""
+        """Return from one token for sixteen bytes to one for each byte."""
         size = len(text.encode())
         share = zlib.crc32(f"{self._seed}{text}".encode()) % 4
         return (size, size // 4, size // 16 + 1, size // 2)[share]
 
     def request(self, parts: list[str], turns: list[Any], raw: bytes, hidden: int) -> int:
-        """The tokens of a request, of which spaces and escapes may all be tokens, too."""
+        """Return the tokens of a request, which may include spaces and escapes."""
         total = hidden + sum(map(self.tokens, parts))
-        for number, each in enumerate(turns):
-            text = dumps(each)
+        for number, turn_parts in enumerate(turns):
+            text = dumps(turn_parts)
             following = turns[number + 1 : number + 2]
-            if following and following[0]["role"] == each["role"]:
-                # Joined with the next one, it may be split in another way.
+            if following and following[0]["role"] == turn_parts["role"]:
+                # Joined with the next one, it may be split differently.
                 total += len(text.encode())
             else:
                 total += self.tokens(text)
@@ -200,7 +200,7 @@ class Provider:
 
 
 class Chat:
-    """A random agent: it goes on, goes back, edits, and changes everything that it can."""
+    """A random agent that continues, goes back, edits, and changes everything that it can."""
 
     def __init__(self, api: Api, seed: int) -> None:
         self._api, self._random = api, random.Random(seed)
@@ -210,7 +210,7 @@ class Chat:
         self._thinks = False
 
     def step(self) -> None:
-        """Change the conversation in some way."""
+        """Change the conversation in a random way."""
         pick = self._random.random()
         text = self._random.choice(["a", "é", "\n", "\"'", "words of it ", "ﷺ"]) * self._size()
         if pick < 0.55:
@@ -233,16 +233,16 @@ class Chat:
         return self._random.choice([1, 30, 3000])
 
     def request(self) -> tuple[bytes, int]:
-        """The request, and how many tokens the provider counts for it."""
+        """Return the request and the provider's count of its tokens."""
         body = body_of(
             self._api,
-            [turn(self._api, *each, marked=self._random.random() < 0.3) for each in self._turns],
+            [turn(self._api, *parts, marked=self._random.random() < 0.3) for parts in self._turns],
             self._system,
             self._tools,
             thinks=self._thinks,
         )
         raw = encoded(self._api, body, form=self._random.randrange(4))
-        plain = [turn(self._api, *each) for each in self._turns]
+        plain = [turn(self._api, *parts) for parts in self._turns]
         # Marks and lists of one text have no tokens.
         hidden = self._random.randrange(HIDDEN_TOKENS)
         parts = [*self._system, *self._tools]
@@ -254,7 +254,7 @@ class Chat:
 @pytest.mark.parametrize("api", Api)
 @pytest.mark.parametrize("seed", tiered(range(6), default=range(1)))
 def test_no_request_has_more_tokens_than_are_reserved(api: Api, seed: int) -> None:
-    """Whatever an agent does with its conversation, what is charged was reserved, and caps hold."""
+    """No charge exceeds its reservation, whatever an agent does, and caps hold."""
     limits = CallLimits(tokens=3_000_000, usd=6.0)
     agent, chat, picks = Agent(api, limits), Chat(api, seed), random.Random(seed)
     charged_tokens = charged_cost = 0
@@ -275,7 +275,7 @@ def test_no_request_has_more_tokens_than_are_reserved(api: Api, seed: int) -> No
 
 @pytest.mark.parametrize("api", Api)
 def test_a_conversation_that_goes_on_is_reserved_by_its_new_bytes(api: Api) -> None:
-    """The last count and the new bytes bound a request, also when marks for caches move on."""
+    """The last count and the new bytes bound a request, also when cache marks move."""
     agent = Agent(api, CallLimits(tokens=10**8))
     turns = [turn(api, "user", "x" * 300_000, marked=True)]
     body = body_of(api, turns, ["y" * 20_000], ["z" * 10_000])
@@ -292,7 +292,7 @@ def test_a_conversation_that_goes_on_is_reserved_by_its_new_bytes(api: Api) -> N
 
 
 def changed(api: Api) -> Iterator[tuple[str, bytes]]:
-    """Requests that look as if they went on with a conversation, and do not."""
+    """Yield requests that look like continuations of a conversation, and are not."""
     turns = [turn(api, "user", "x" * 200_000), turn(api, "assistant", "a"), turn(api, "user", "b")]
     body = body_of(api, turns, ["y"], ["z"])
     if api is not Api.GEMINI:
@@ -309,7 +309,7 @@ def changed(api: Api) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("api", Api)
 def test_only_a_continuation_is_reserved_by_what_is_known(api: Api) -> None:
-    """What another request had counted says nothing, however alike it is."""
+    """The count of another request is not used, however similar it is."""
     for name, raw in changed(api):
         agent = Agent(api, CallLimits(tokens=10**8))
         first = [turn(api, "user", "x" * 200_000)]
@@ -335,7 +335,7 @@ NOT_REMEMBERED: list[tuple[str, dict[str, Any]]] = [
 def test_what_the_provider_shortens_or_extends_is_not_remembered(
     name: str, more: dict[str, Any]
 ) -> None:
-    """A count of a request that the provider changed says nothing of the next one."""
+    """The count of a request that the provider changed is not used for the next one."""
     agent = Agent(ANTHROPIC, CallLimits(tokens=10**8))
     turns = [turn(ANTHROPIC, "user", LONG)]
     body = body_of(ANTHROPIC, turns, [], []) | more
@@ -345,7 +345,7 @@ def test_what_the_provider_shortens_or_extends_is_not_remembered(
 
 
 def test_tools_that_are_loaded_late_are_never_known() -> None:
-    """A tool that had no tokens before is counted whole when a message loads it."""
+    """A tool without tokens before is counted whole when a message loads it."""
     tool = {"name": "late", "description": LONG, "input_schema": {}, "defer_loading": True}
     agent = Agent(ANTHROPIC, CallLimits(tokens=10**8))
     turns = [turn(ANTHROPIC, "user", "y" * 3_000)]
@@ -359,7 +359,7 @@ def test_tools_that_are_loaded_late_are_never_known() -> None:
 
 
 def test_a_count_that_is_too_small_is_not_believed() -> None:
-    """A server that leaves out what it had in a cache lowers no reservation."""
+    """A server that omits cached tokens lowers no reservation."""
     agent = Agent(ANTHROPIC, CallLimits(tokens=10**8))
     turns = [turn(ANTHROPIC, "user", LONG)]
     agent.ask(encoded(ANTHROPIC, body_of(ANTHROPIC, turns, [], [])), answered(5))
@@ -369,7 +369,7 @@ def test_a_count_that_is_too_small_is_not_believed() -> None:
 
 
 def test_a_model_that_is_exchanged_is_not_known() -> None:
-    """Where a name is answered by one model and then by another one, bytes count from then on."""
+    """If another model begins to answer under a name, bytes count from then on."""
     agent = Agent(ANTHROPIC, CallLimits(tokens=10**8))
     turns = [turn(ANTHROPIC, "user", LONG)]
     for served in ("one", "one", "two", "one"):
@@ -381,7 +381,7 @@ def test_a_model_that_is_exchanged_is_not_known() -> None:
 
 
 def test_numbers_with_fractions_are_no_credit() -> None:
-    """Canonical numbers may be longer than those of the request: they hide no new bytes."""
+    """Longer canonical numbers do not hide new bytes of a request."""
     agent = Agent(ANTHROPIC, CallLimits(tokens=10**8))
     numbers = b"[" + b",".join([b"1e15"] * 20_000) + b"]"
     used = b'{"type":"tool_use","id":"t","name":"n","input":{"x":%s}}' % numbers
@@ -393,7 +393,7 @@ def test_numbers_with_fractions_are_no_credit() -> None:
 
 
 def test_an_image_counts_by_its_pixels_when_it_is_new_and_by_the_count_afterwards() -> None:
-    """Its bytes are neither tokens, nor credit for other bytes."""
+    """An image's bytes count neither as tokens nor as credit for other bytes."""
     size = (1500).to_bytes(4, "big") * 2
     head = b"\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR" + size + bytes(9) + bytes(4) + b"IDAT"
     data = base64.b64encode(head + bytes(600_000)).decode()
@@ -411,11 +411,11 @@ def test_an_image_counts_by_its_pixels_when_it_is_new_and_by_the_count_afterward
 
 
 def test_a_stored_item_counts_with_the_answer_that_it_came_in() -> None:
-    """An item that only names what is stored counts with its answer, or with the largest one."""
+    """An item that names stored content counts as its answer, or as the largest one."""
     known = KnownRequests()
     trial = admission(CallLimits(tokens=1))
     target = trial.target("POST", PATHS[Api.OPENAI_RESPONSES])
-    said = {"role": "user", "content": "Hello"}
+    message = {"role": "user", "content": "Hello"}
     stored = [{"type": "reasoning", "id": f"rs_{number}", "summary": []} for number in (1, 2)]
 
     def read(*items: Any, **more: Any) -> Asked:
@@ -427,31 +427,31 @@ def test_a_stored_item_counts_with_the_answer_that_it_came_in() -> None:
         call = replace(call, state=CallState.ANSWERED if usage else CallState.CUT)
         known.note_answer(asked.trace, "", WorstCase(Usage(), 0), [name], call)
 
-    first, second = read(said), read(said, *stored)
+    first, second = read(message), read(message, *stored)
     assert second.trace is not None
     end(first, "rs_1", Usage(50, output=700))
     continued = known.most_tokens(second.trace, "")
     assert continued is not None
     assert STORED_ITEM_TOKENS + 700 < continued < STORED_ITEM_TOKENS + 5_000
     assert known.bounded(second).request_tokens < STORED_ITEM_TOKENS + 5_000
-    # An answer whose usage is unknown bounds nothing.
+    # An answer with unknown usage bounds nothing.
     end(first, "rs_2", None)
     assert known.most_tokens(second.trace, "") == continued
     end(first, "rs_2", Usage(50, output=300))
     assert (known.most_tokens(second.trace, "") or 0) < 5_000
-    elsewhere = known.bounded(read(said, *stored, temperature=0.5, reasoning={"effort": "low"}))
+    elsewhere = known.bounded(read(message, *stored, temperature=0.5, reasoning={"effort": "low"}))
     assert 1_000 < elsewhere.request_tokens < 5_000
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """An agent with thousands of conversations, or of tools, has few of them remembered."""
+    """Of thousands of conversations or tools, few are remembered."""
     agent = Agent(ANTHROPIC, CallLimits(tokens=10**9))
     first = encoded(ANTHROPIC, body_of(ANTHROPIC, [turn(ANTHROPIC, "user", LONG)], [], []))
     agent.ask(first, answered(20_000))
     assert agent.worst(first)[1].usage.request < 30_000
     for number in range(100):
         turns = [turn(ANTHROPIC, "user", f"{number}")]
-        body = body_of(ANTHROPIC, turns, [], [str(each) for each in range(300)])
+        body = body_of(ANTHROPIC, turns, [], [str(number) for number in range(300)])
         agent.ask(encoded(ANTHROPIC, body), answered(20_000))
     assert agent.worst(first)[1].usage.request > 100_000
 
@@ -496,8 +496,8 @@ def test_a_cap_in_dollars_ends_no_trial_early(
 ) -> None:
     """Six requests of 350 kB at $0.27 each pass under a cap of $2, and the cap still holds.
 
-    By their bytes at the dearest price, the fourth would be refused. A gateway that starts again
-    knows nothing of the conversation, and then reserves by bytes.
+    By their bytes at the dearest price, the fourth would be refused. A restarted gateway does not
+    know the conversation, and reserves by bytes.
     """
     trial = gateway.trial(provider.url, limits=CallLimits(usd=2.0))
     messages: list[Any] = [{"role": "user", "content": "go on " + "x" * 350_000}]
@@ -517,9 +517,9 @@ def test_a_cap_in_dollars_ends_no_trial_early(
 def test_a_cut_call_counts_with_what_the_provider_had_counted(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """Four answers that end with an error of the provider leave the trial its budget.
+    """After four answers that end with a provider error, the trial keeps its budget.
 
-    The tokens of the request count at their own price, and those of the answer in full.
+    The tokens of the request count at their own price, and the tokens of the answer count in full.
     """
     trial = gateway.trial(provider.url, limits=CallLimits(usd=2.0))
     body = request_body("anthropic", "be cut " + "x" * 350_000, stream=True)

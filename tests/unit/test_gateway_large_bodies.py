@@ -1,4 +1,4 @@
-"""Large bodies of one agent: they take bounded memory, and hold no other agent up."""
+"""Large bodies of one agent use bounded memory and delay no other agent."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def gateway(tmp_path: Path) -> Iterator[ServedGateway]:
 
 
 def many_values(number: int) -> bytes:
-    """A request with many values."""
+    """Return a request with many values."""
     parts = [{"type": "text", "text": "say well"}] * (number // 3)
     return json.dumps(request_body("anthropic", "say well", messages=_said(parts))).encode()
 
 
 def long_text(size: int) -> bytes:
-    """A request with a long text."""
+    """Return a request with a long text."""
     text = "say well " + "word, " * (size // 6)
     return json.dumps(request_body("anthropic", "", messages=_said(text))).encode()
 
@@ -64,7 +64,7 @@ def _said(content: Any) -> list[dict[str, Any]]:
 def test_a_neighbour_is_answered_meanwhile(
     gateway: ServedGateway, provider: ServedProvider, fields: dict[str, Any]
 ) -> None:
-    """While one agent's bodies with 190,000 values are judged, another one is answered."""
+    """While one agent's bodies with 190,000 values are judged, another agent is answered."""
     busy, other = gateway.trial(provider.url, **fields), gateway.trial(provider.url)
     body = many_values(190_000)
     with ThreadPoolExecutor(16) as pool:
@@ -77,7 +77,7 @@ def test_a_neighbour_is_answered_meanwhile(
 
 
 def test_large_bodies_take_bounded_memory(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """Twelve bodies of 31 MB at once take less than 200 MB, and all are answered."""
+    """Twelve concurrent bodies of 31 MB use less than 200 MB, and all are answered."""
     trial = gateway.trial(provider.url)
     before = most_memory(gateway.pid)
     with ThreadPoolExecutor(12) as pool:
@@ -88,7 +88,7 @@ def test_large_bodies_take_bounded_memory(gateway: ServedGateway, provider: Serv
 
 
 def most_memory(pid: int) -> int:
-    """The most memory that a process has had, in bytes."""
+    """Return the peak memory of a process, in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
@@ -97,7 +97,7 @@ def most_memory(pid: int) -> int:
 def test_where_a_request_is_judged_makes_no_difference(
     gateway: ServedGateway, provider: ServedProvider, values: int
 ) -> None:
-    """Small and large requests pass alike, are refused alike, and have canonical records."""
+    """Small and large requests have the same verdicts and canonical records."""
     trial = gateway.trial(provider.url, record=True)
     body = json.loads(many_values(values))
     assert trial.send(PATHS["anthropic"], body).status == 200
@@ -112,7 +112,7 @@ def test_where_a_request_is_judged_makes_no_difference(
 
 
 def test_a_worker_that_dies_is_replaced(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """A request whose worker is killed is refused or judged; the next one gets a new worker."""
+    """A request whose worker is killed is refused or judged, and the next gets a new worker."""
     trial = gateway.trial(provider.url)
     body = many_values(100_000)
     assert trial.send(PATHS["anthropic"], body).status == 200
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_is_replaced(gateway: ServedGateway, provider: Served
 
 
 def test_workers_end_with_their_gateway(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """A gateway that is killed leaves no worker."""
+    """A killed gateway leaves no worker."""
     trial = gateway.trial(provider.url)
     assert trial.send(PATHS["anthropic"], many_values(100_000)).status == 200
     workers = children(gateway.pid)
@@ -133,13 +133,13 @@ def test_workers_end_with_their_gateway(gateway: ServedGateway, provider: Served
 
 
 def children(pid: int) -> list[int]:
-    """The child processes of a process, whichever of its threads started them."""
+    """Return the child processes of a process, from all of its threads."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(word) for task in tasks for word in (task / "children").read_text().split()]
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -153,7 +153,7 @@ def _kill(pid: int) -> None:
 def test_a_body_that_is_announced_and_never_comes_stops_nobody(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """Agents that hold back announced bodies of 31 MB do not keep others from usual requests."""
+    """Agents that hold back announced bodies of 31 MB do not delay usual requests."""
     connections = []
     for trial in [gateway.trial(provider.url) for _ in range(6)]:
         for _ in range(3):
@@ -184,7 +184,7 @@ async def hold(share: BodyShare, size: int, stack: AsyncExitStack) -> asyncio.Ta
 
 
 def test_an_attempt_has_room_of_its_own() -> None:
-    """What fits its own part is held at once, although others use up the budget."""
+    """A request within its attempt's part gets memory at once, even if the budget is used up."""
 
     async def test() -> None:
         budget = BodyBudget(total=100, most=100, own_bytes=10)
@@ -201,7 +201,7 @@ def test_an_attempt_has_room_of_its_own() -> None:
 
 
 def test_attempts_get_memory_in_turn() -> None:
-    """One request of each attempt gets room before the second one of any, in their order."""
+    """Each attempt gets room for one request before any gets room for a second one."""
 
     async def test() -> None:
         budget = BodyBudget(total=100, most=100, own_bytes=0)
@@ -222,7 +222,7 @@ def test_attempts_get_memory_in_turn() -> None:
 
 
 def test_no_attempt_has_the_whole_budget() -> None:
-    """What one attempt holds is bounded, and a single body always fits."""
+    """An attempt's memory is bounded, and a single body always fits."""
 
     async def test() -> None:
         budget = BodyBudget(total=100, most=25, own_bytes=0)
@@ -245,7 +245,7 @@ def test_no_attempt_has_the_whole_budget() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_memory_is_lost_and_nothing_waits_for_ever(seed: int) -> None:
-    """Whatever sizes bodies have, also beyond the budget, and whenever requests are cancelled."""
+    """For bodies of any size and any cancellation, memory is returned and requests are answered."""
     chance = random.Random(seed)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""Limits and failures of providers, and caps, through a real gateway: waits, retries, refusals."""
+"""Provider limits, failures and caps through a real gateway: waits, retries, refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedGateway]
 
 @pytest.mark.parametrize("name", ["busy", "overloaded", "unavailable"])
 def test_a_limit_is_waited_for(gateway: ServedGateway, provider: ServedProvider, name: str) -> None:
-    """The agent gets an answer; the call says how long it was held back, and is one call."""
+    """The agent gets an answer, and the journal has one call with its waiting time."""
     trial = gateway.trial(provider.url)
     before = len(provider.requests)
     assert trial.ask("anthropic", f"do {name}.", stream=True).status == 200
@@ -74,7 +74,7 @@ def test_a_limit_is_waited_for(gateway: ServedGateway, provider: ServedProvider,
 def test_waiting_counts_where_the_grant_says_so(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """Where waiting counts against the agent's time limit, nothing is written for it."""
+    """If waiting counts against the agent's time limit, no waiting time is recorded."""
     trial = gateway.trial(provider.url, waiting=LimitWaits.COUNTED)
     assert trial.ask("anthropic", "do never.").status == 529
     assert trial.call.waited_ms > 0
@@ -93,7 +93,7 @@ def test_waiting_counts_where_the_grant_says_so(
 def test_a_failure_that_lasts_is_passed_on(
     gateway: ServedGateway, provider: ServedProvider, name: str, status: int, reason: str
 ) -> None:
-    """The agent gets the provider's own error, the journal its reason, and nothing is charged."""
+    """The agent gets the provider's error, the journal its reason, and nothing is charged."""
     trial = gateway.trial(provider.url)
     reply = trial.ask("chat", f"do {name}.")
     assert reply.status == status
@@ -110,7 +110,7 @@ def test_a_failure_that_lasts_is_passed_on(
 
 
 def test_a_provider_that_goes_away_while_it_limits_is_unreachable(tmp_path: Path) -> None:
-    """The agent is not told of a limit that no longer is why it gets no answer."""
+    """The agent learns of the outage, not of the earlier limit."""
     settings = {"pause_s": 0.05, "unreachable_s": 0.5}
     with served_gateway(tmp_path, **settings) as gateway, ThreadPoolExecutor() as pool:
         with scripted_provider(SCRIPT) as provider:
@@ -122,7 +122,7 @@ def test_a_provider_that_goes_away_while_it_limits_is_unreachable(tmp_path: Path
 
 
 def test_one_trial_slows_all(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """After one trial met a limit, the pace of the key has fallen for all trials."""
+    """After one trial met a limit, the key's pace falls for all trials."""
     trials = [gateway.trial(provider.url) for _ in range(2)]
     assert trials[0].ask("anthropic", "do never.").status == 529
     status = gateway.client.status()
@@ -148,7 +148,7 @@ def test_a_provider_that_names_no_wait_is_not_hammered(
 def test_requests_that_always_meet_limits_hold_no_other_trial_back(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """While all requests of one trial wait for limits, another one with that key is answered."""
+    """While all requests of one trial wait for limits, another trial with the key is answered."""
     slow, other = gateway.trial(provider.url), gateway.trial(provider.url)
     with ThreadPoolExecutor(max_workers=4) as pool:
         asked = [pool.submit(slow.ask, "anthropic", "do never.") for _ in range(4)]
@@ -171,7 +171,7 @@ def test_requests_that_always_meet_limits_hold_no_other_trial_back(
 def test_a_cap_holds_to_the_last_request(
     gateway: ServedGateway, provider: ServedProvider, limits: dict[str, Any], reason: str
 ) -> None:
-    """Requests pass until the next one may exceed the cap; that one never reaches the provider."""
+    """A request that may exceed the cap never reaches the provider."""
     trial = gateway.trial(provider.url, run_id=f"run-{reason}", **limits)
     gateway.client.ensure(f"run-{reason}", gateway.keys)
     before = len(provider.requests)
@@ -214,7 +214,7 @@ def test_reservations_hold_calls_that_come_at_once(
     assert len(trial.calls) == 1
     first.close()
     second.join()
-    # What hung is unknown, and keeps its reservation: there is no room for another one.
+    # The hanging call is unknown and keeps its reservation, so no other call fits.
     assert replies == [403]
     assert [call.reason for call in trial.calls] == ["agent_gone", "cap_tokens"]
     for open_trial in (trial, third):
@@ -222,7 +222,7 @@ def test_reservations_hold_calls_that_come_at_once(
 
 
 def test_status_says_what_variants_used(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """Totals are of all attempts of a variant, closed ones too; costs are exact."""
+    """Totals include all attempts of a variant, closed ones too, and costs are exact."""
     fields = {"run_id": "run-status", "variant_id": "w"}
     gateway.client.ensure("run-status", gateway.keys)
     trials = [gateway.trial(provider.url, **fields) for _ in range(2)]

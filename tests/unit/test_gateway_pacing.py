@@ -1,4 +1,4 @@
-"""The pace of a key: how it falls and grows, and how the attempts that use the key share it."""
+"""The pace of a key: how it falls and grows, and how attempts share it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ONE, OTHER, THIRD = Attempt(), Attempt(), Attempt()
 
 
 class Clock:
-    """A clock that stands still, and an event loop's timers by it."""
+    """A clock that stands still, with an event loop's timers."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -53,7 +53,7 @@ async def enter(pace: Pace, number: int, attempt: Attempt = ONE) -> list[asyncio
 
 
 def test_no_more_are_under_way_than_the_pace_allows() -> None:
-    """Others wait, and go in their order as soon as one has ended."""
+    """Further requests wait, and start in order when one ends."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         tasks = await enter(pace, 10)
@@ -69,7 +69,7 @@ def test_no_more_are_under_way_than_the_pace_allows() -> None:
 
 
 def test_limits_met_together_slow_once() -> None:
-    """Eight requests that meet a limit at once are one event: the pace falls to seven tenths."""
+    """Eight simultaneous limits are one event, and the pace falls to seven tenths."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         await enter(pace, 8)
@@ -84,7 +84,7 @@ def test_limits_met_together_slow_once() -> None:
 
 
 def test_pauses_grow_until_the_provider_answers() -> None:
-    """Each further limit doubles the pause, and an answer begins anew."""
+    """Each further limit doubles the pause, and an answer resets it."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         pauses = []
@@ -106,7 +106,7 @@ def test_pauses_grow_until_the_provider_answers() -> None:
 
 
 def test_the_pace_grows_by_one_for_each_round() -> None:
-    """While all places are used, as many answers as there are places add one."""
+    """While all places are in use, one round of answers adds one place."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         await enter(pace, 8)
@@ -121,7 +121,7 @@ def test_the_pace_grows_by_one_for_each_round() -> None:
 
 
 def test_a_long_wait_lets_one_request_try() -> None:
-    """After ten seconds of an hour one request goes out; an answer lets all go."""
+    """After ten seconds of an hour's wait, one request is tried, and its answer releases all."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         sent_at = await pace.enter(ONE)
@@ -130,7 +130,7 @@ def test_a_long_wait_lets_one_request_try() -> None:
         tasks = await enter(pace, 3)
         assert not any(task.done() for task in tasks)
         clock.now += 10
-        pace._wake()
+        pace.wake()
         await turns()
         assert [task.done() for task in tasks] == [True, False, False]
         pace.answered(ONE, clock.now)
@@ -147,7 +147,7 @@ def test_a_long_wait_lets_one_request_try() -> None:
 
 @pytest.mark.parametrize("named", [0.0, 1e-9, 0.05, None])
 def test_the_shortest_pause_is_the_backoff(named: float | None) -> None:
-    """A provider that names no time, or almost none, is asked as slowly as one that names none."""
+    """A provider that names no time, or a tiny one, is asked at the backoff's pace."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         pauses = []
@@ -166,7 +166,7 @@ def test_the_shortest_pause_is_the_backoff(named: float | None) -> None:
 
 @pytest.mark.parametrize("named", [1e15, 1e300, float("inf")])
 def test_no_wait_is_endless(named: float) -> None:
-    """A wait without measure still lets one request try after ten seconds."""
+    """After ten seconds of an unlimited wait, one request is tried."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         pace.limited(ONE, await pace.enter(ONE), named)
@@ -201,12 +201,12 @@ def test_no_wait_is_endless(named: float) -> None:
     ],
 )
 def test_times_to_wait_are_read(headers: Mapping[str, str], seconds: float | None) -> None:
-    """Seconds and dates are understood, by the provider's own clock; other words say nothing."""
+    """Seconds and dates are read by the provider's clock, and other text is ignored."""
     assert retry_after_s(headers) == seconds
 
 
 def test_requests_that_give_up_leave_no_place_taken() -> None:
-    """A request that is cancelled while it waits, or as it is let out, takes no place."""
+    """A request that is cancelled while waiting or starting takes no place."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         tasks = await enter(pace, 10)
@@ -221,7 +221,7 @@ def test_requests_that_give_up_leave_no_place_taken() -> None:
 
 
 def test_attempts_take_turns() -> None:
-    """One request of an attempt goes out before the second one of another, which came earlier."""
+    """One attempt's first request goes before another attempt's second, which came earlier."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         await enter(pace, 4)
@@ -241,7 +241,7 @@ def test_attempts_take_turns() -> None:
 
 
 def test_an_attempt_that_meets_limits_alone_is_slowed_alone() -> None:
-    """While others are answered, its limits neither stop them nor lower the pace of the key."""
+    """If other attempts are answered, one attempt's limits slow that attempt only."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         pace.answered(OTHER, await pace.enter(OTHER))
@@ -266,7 +266,7 @@ def test_an_attempt_that_meets_limits_alone_is_slowed_alone() -> None:
 
 @pytest.mark.parametrize("requests", [1, 2, 7])
 def test_limits_of_one_attempt_do_not_keep_a_new_one_from_its_first_call(requests: int) -> None:
-    """An attempt that met no limit may try, whatever the others met and however long they pause."""
+    """An attempt without limits may try, whatever limits the others met."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         mine = await enter(pace, requests)
@@ -277,7 +277,7 @@ def test_limits_of_one_attempt_do_not_keep_a_new_one_from_its_first_call(request
                 pace.leave(ONE)
                 mine += await enter(pace, 1)
             clock.now += 10
-            pace._wake()
+            pace.wake()
             await turns()
         for task in [task for task in mine if task.done()]:
             pace.limited(ONE, task.result(), 60)
@@ -296,7 +296,7 @@ def test_limits_of_one_attempt_do_not_keep_a_new_one_from_its_first_call(request
 
 
 def test_an_attempt_waits_ten_seconds_at_most_for_answers_of_others() -> None:
-    """One that met no limit goes out after that, although others hold all places."""
+    """An attempt without limits goes after ten seconds, although others hold all places."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         pace.limited(ONE, await pace.enter(ONE), None)
@@ -305,7 +305,7 @@ def test_an_attempt_waits_ten_seconds_at_most_for_answers_of_others() -> None:
         (first, second) = await enter(pace, 2, OTHER)
         assert not first.done()
         clock.now += 10
-        pace._wake()
+        pace.wake()
         await turns()
         assert (first.done(), second.done()) == (True, False)
         second.cancel()
@@ -315,7 +315,7 @@ def test_an_attempt_waits_ten_seconds_at_most_for_answers_of_others() -> None:
 
 
 def test_limits_of_most_attempts_slow_all_down() -> None:
-    """When more attempts met a limit than were answered, the pace falls, and all pause."""
+    """If more attempts meet limits than are answered, the pace falls and all pause."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         for attempt in (ONE, OTHER, THIRD):
@@ -331,7 +331,7 @@ def test_limits_of_most_attempts_slow_all_down() -> None:
 
 
 def test_a_request_that_keeps_meeting_limits_does_not_go_first() -> None:
-    """Within an attempt, too, each request has its turn."""
+    """Requests within an attempt also go in rotation."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         refused, others = await pace.enter(ONE), await enter(pace, 9)
@@ -341,7 +341,7 @@ def test_a_request_that_keeps_meeting_limits_does_not_go_first() -> None:
         for _ in range(8):
             pace.leave(ONE)
         clock.now += 1
-        pace._wake()
+        pace.wake()
         await turns()
         assert (others[-1].done(), again.done()) == (True, True)
 
@@ -349,7 +349,7 @@ def test_a_request_that_keeps_meeting_limits_does_not_go_first() -> None:
 
 
 def test_an_attempt_without_a_place_gets_one_from_those_with_several() -> None:
-    """However many places others hold, the first request of an attempt goes out at once."""
+    """The first request of an attempt goes at once, however many places others hold."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         await enter(pace, 4, ONE)
@@ -363,7 +363,7 @@ def test_an_attempt_without_a_place_gets_one_from_those_with_several() -> None:
 
 
 def test_the_pace_holds_for_attempts_with_one_request_each() -> None:
-    """Where each attempt has one place at most, more attempts than places wait."""
+    """If each attempt has at most one place, the attempts beyond the pace wait."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         attempts = [Attempt() for _ in range(12)]
@@ -377,7 +377,7 @@ def test_the_pace_holds_for_attempts_with_one_request_each() -> None:
 
 
 def test_long_answers_of_one_attempt_leave_places_to_others() -> None:
-    """An attempt has at most half of the places while others use the key, too."""
+    """An attempt has at most half of the places while others use the key."""
 
     async def test(pace: Pace, clock: Clock) -> None:
         pace.answered(OTHER, await pace.enter(OTHER))
@@ -395,7 +395,7 @@ def test_long_answers_of_one_attempt_leave_places_to_others() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_place_is_lost_and_no_request_waits_for_ever(seed: int) -> None:
-    """Whatever requests meet, and whenever they are cancelled, all others go out in the end."""
+    """Whatever requests meet and whenever they are cancelled, all others go in the end."""
     chance = random.Random(seed)
 
     async def test(pace: Pace, clock: Clock) -> None:
@@ -424,14 +424,14 @@ def test_no_place_is_lost_and_no_request_waits_for_ever(seed: int) -> None:
                 end(limited=chance.random() < 0.5)
             else:
                 clock.now += chance.choice([0.01, 1, 10])
-                pace._wake()
+                pace.wake()
             await turns(3)
             assert pace.in_flight == len(under_way)
         for _ in range(1000):
             while under_way:
                 end(limited=False)
             clock.now += 5
-            pace._wake()
+            pace.wake()
             await turns(3)
         assert all(task.done() for task in tasks)
         assert (pace.in_flight, pace.waiting) == (0, 0)

@@ -1,4 +1,4 @@
-"""The process of a gateway: one for a lab, killed at any moment, taken up, and never with a key."""
+"""One gateway process for a lab: it survives kills at any moment and never writes a key."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_many_clients_start_one(tmp_path: Path) -> None:
-    """Clients that want a gateway at once get the same one."""
+    """Clients that want a gateway at the same time get the same one."""
     folder = tmp_path / "gateway"
     clients = [GatewayClient(folder) for _ in range(5)]
     threads = [threading.Thread(target=client.ensure, args=(RUN, {})) for client in clients]
@@ -111,7 +111,7 @@ def test_many_clients_start_one(tmp_path: Path) -> None:
 
 
 def test_a_killed_gateway_is_taken_up(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """What had ended is counted once, what was under way is unknown, and the socket answers."""
+    """After a kill, ended calls count once, running calls are unknown, and the socket answers."""
     trial = gateway.trial(provider.url, limits=CallLimits(tokens=10_000))
     assert trial.ask("anthropic", "say well").status == 200
     stream = trial.connection()
@@ -208,14 +208,14 @@ def limits(pid: int) -> str:
 
 
 def test_the_lab_is_closed_to_others(gateway: ServedGateway) -> None:
-    """Only the user reaches the control socket and the journal of open attempts."""
+    """Only the user reaches the control socket and the journals of open attempts."""
     folder = gateway.lab / "gateway"
     assert folder.stat().st_mode & 0o077 == 0
     assert (folder / "control").stat().st_mode & 0o077 == 0
 
 
 def test_a_run_waits_for_its_key(tmp_path: Path, provider: ServedProvider) -> None:
-    """After a restart a call waits until the coordinator of its run has brought the key."""
+    """After a restart, a call waits until its run's coordinator has sent the key."""
     with served_gateway(tmp_path / "lab") as gateway:
         trial = gateway.trial(provider.url, run_id="another")
         replies: list[int] = []
@@ -231,7 +231,7 @@ def test_a_run_waits_for_its_key(tmp_path: Path, provider: ServedProvider) -> No
 
 
 def test_a_changed_key_is_used(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """Handing over a key again replaces the one that the provider refuses."""
+    """A new key replaces the key that the provider refuses."""
     gateway.client.ensure(RUN, {SOURCE: "wrong-key-0123456789"})
     trial = gateway.trial(provider.url)
     reply = trial.ask("anthropic", "say well")
@@ -243,15 +243,15 @@ def test_a_changed_key_is_used(gateway: ServedGateway, provider: ServedProvider)
 
 @contextmanager
 def keeping(gateway: ServedGateway, key: str, read: ReadKeys) -> Iterator[GatewayKeeper]:
-    """A coordinator that has a key and can read it again, and looks after its gateway."""
+    """A coordinator that keeps a key, can read it again, and watches its gateway."""
     keeper = GatewayKeeper(gateway.lab / "gateway", RUN, {SOURCE: key}, read=read)
     keeper.start()
     ended = threading.Event()
-    told: list[str] = []
+    messages: list[str] = []
 
     def look() -> None:
         while not ended.wait(0.05):
-            told.extend(keeper.look())
+            messages.extend(keeper.look())
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -260,12 +260,14 @@ def keeping(gateway: ServedGateway, key: str, read: ReadKeys) -> Iterator[Gatewa
     finally:
         ended.set()
         thread.join()
-    assert not [text for text in told if "key" in text and key in text]
+    assert not [text for text in messages if "key" in text and key in text]
 
 
 def test_a_refused_key_is_renewed(gateway: ServedGateway, provider: ServedProvider) -> None:
-    """A token that has expired is read again when the provider refuses it, and the agent's request
-    is answered with the new one. The pace of the key goes on."""
+    """A refused key is read again, and the agent's request is answered with the new one.
+
+    The pace of the key continues.
+    """
     with keeping(gateway, "expired-key-0123456789", lambda: {SOURCE: KEY}):
         trial = gateway.trial(provider.url)
         assert trial.ask("anthropic", "say well").status == 200
@@ -277,8 +279,10 @@ def test_a_refused_key_is_renewed(gateway: ServedGateway, provider: ServedProvid
 def test_a_refused_key_that_has_no_other_is_refused(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """If the key is still the same, or cannot be read, the agent gets the provider's refusal; the
-    key is not read for each of its requests."""
+    """If the key is the same or cannot be read, the agent gets the provider's refusal.
+
+    The key is not read for each of the agent's requests.
+    """
     readings: list[int] = []
 
     def read() -> dict[KeySource, str]:
@@ -292,8 +296,10 @@ def test_a_refused_key_that_has_no_other_is_refused(
 
 
 def test_keys_are_read_again_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key command runs again after a quarter of an hour; if it fails, the old key stays, and the
-    problem is reported once."""
+    """A key command runs again after fifteen minutes; if it fails, the old key stays.
+
+    The problem is reported once.
+    """
     token = tmp_path / "token"
     token.write_text("first-token")
     source = KeySource(command=("cat", str(token)))
@@ -304,14 +310,14 @@ def test_keys_are_read_again_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def after(seconds: float) -> str | None:
         monkeypatch.setattr(clock, "monotonic", lambda: now + seconds)
         renewal.begin_if_due(frozenset())
-        told: list[str | None] = []
+        bodies: list[str | None] = []
 
         def has_ended() -> bool:
-            told.append(renewal.take_read())
+            bodies.append(renewal.take_read())
             return not renewal.is_reading
 
         wait_until(has_ended, "the reading")
-        return told[-1]
+        return bodies[-1]
 
     token.write_text("second-token")
     assert (after(RENEW_S - 60), renewal.keys[source]) == (None, "first-token")
@@ -325,7 +331,7 @@ def test_keys_are_read_again_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_trial_that_was_removed_is_not_taken_up(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """A gateway that starts again drops what is no longer there, and serves the rest."""
+    """A restarted gateway drops removed trials and serves the others."""
     gone, stays = gateway.trial(provider.url), gateway.trial(provider.url)
     kill(gateway.pid)
     (gone.folder / GRANT).unlink()
@@ -339,7 +345,7 @@ def test_a_trial_that_was_removed_is_not_taken_up(
 
 
 def test_a_deep_folder_has_sockets(tmp_path: Path, provider: ServedProvider) -> None:
-    """The system's limit for addresses of sockets is no limit for a lab."""
+    """The system's limit on socket addresses does not limit a lab's path."""
     lab = tmp_path / ("deep" * 20) / ("deeper" * 20) / "lab"
     with served_gateway(lab) as gateway:
         trial = gateway.trial(provider.url)
@@ -354,7 +360,7 @@ BAD_GRANTS: list[Any] = [b"{", b"[]", b'{"schema_version": "other"}', {"unknown"
 def test_a_grant_that_is_not_valid_is_refused(
     gateway: ServedGateway, provider: ServedProvider, document: Any
 ) -> None:
-    """The error names the file; nothing is served, and other trials are."""
+    """An invalid grant is named by its file, and other trials are served."""
     trial = gateway.trial(provider.url)
     gateway.client.close(trial.folder)
     path = trial.folder / GRANT
@@ -383,7 +389,7 @@ def test_a_gateway_of_another_protocol_is_named(
 
 
 def test_an_unneeded_gateway_ends(tmp_path: Path) -> None:
-    """Without open attempts and clients it ends by itself, and leaves no socket."""
+    """Without open attempts and clients, the gateway ends and leaves no socket."""
     program = """
 import sys
 from pathlib import Path
@@ -396,7 +402,7 @@ serve(Path(sys.argv[1]), lambda: None, idle_s=0.1)
 
 
 def test_a_gateway_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """The client's error has the reason of the process."""
+    """The client's error has the process's reason."""
     folder = tmp_path / "gateway"
     folder.mkdir()
     (folder / "attempts.jsonl").write_text('{"schema_version":"other"}\n')
@@ -409,7 +415,7 @@ def of(source: KeySource) -> list[ProviderConfig]:
 
 
 def test_keys_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable, a file and the output of a command have the key, with or without a line end."""
+    """A key comes from a variable, a file or a command, with or without a line end."""
     monkeypatch.setenv("THE_KEY", "of-env")
     (tmp_path / "key").write_text("of-file\n")
     command = (sys.executable, "-c", "print('of-command')")
@@ -442,7 +448,7 @@ def test_a_key_that_cannot_be_read_is_named(source: KeySource, problem: str) -> 
 
 
 def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvider) -> None:
-    """`serve` runs until `stop`; `status` shows what variants used, in words and in JSON."""
+    """`serve` runs until `stop`, and `status` shows usage by variant, in text and JSON."""
     lab = tmp_path / ".lab"
     words = command_line("gateway", "serve")
     with subprocess.Popen(
@@ -476,7 +482,7 @@ def test_the_commands_serve_show_and_stop(tmp_path: Path, provider: ServedProvid
 def test_an_attempt_is_opened_again_with_another_token(
     gateway: ServedGateway, provider: ServedProvider
 ) -> None:
-    """A changed grant holds at once, closed or not, and its earlier calls are counted once."""
+    """A changed grant applies at once, and the earlier calls count once."""
     trial = gateway.trial(provider.url)
     tokens = [trial.token]
     for closed in (False, True, True):
@@ -503,8 +509,8 @@ def test_an_attempt_is_opened_again_with_another_token(
 
 
 def starting_gateway(folder: Path) -> list[int]:
-    """The processes of a folder's gateway that lead a session. The launcher leads none."""
-    found = []
+    """Return the session leaders of a folder's gateway. The launcher leads none."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             words, stat = (path / "cmdline").read_bytes(), (path / "stat").read_text()
@@ -512,13 +518,13 @@ def starting_gateway(folder: Path) -> list[int]:
             continue
         fields = stat.rpartition(")")[2].split()
         if str(folder).encode() in words.split(b"\0") and fields[3] == path.name:
-            found.append(int(path.name))
-    return found
+            pids.append(int(path.name))
+    return pids
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
 def test_a_gateway_that_is_killed_while_it_starts(tmp_path: Path, number: int) -> None:
-    """Its client names the signal that ended it, and the next start succeeds."""
+    """The client names the signal that ended the process, and the next start succeeds."""
     folder = tmp_path / "lab" / "gateway"
     folder.mkdir(parents=True)
     os.mkfifo(folder / "attempts.jsonl")  # The gateway waits at it for a writer.
@@ -535,7 +541,7 @@ def test_a_gateway_that_is_killed_while_it_starts(tmp_path: Path, number: int) -
 
 
 def test_large_requests_of_clients(gateway: ServedGateway, tmp_path: Path) -> None:
-    """Keys and shares of megabytes arrive whole, and a request beyond the limit is refused."""
+    """Keys and shares of megabytes arrive whole, and larger requests are refused."""
     source = KeySource(env="A_LONG_KEY")
     gateway.client.ensure(RUN, {source: "k" * (3 << 20)})
     amount = Amounts(1, 0, 0)

@@ -1,4 +1,4 @@
-"""Recorded calls, and trials that are answered from them instead of by a provider."""
+"""Recorded calls, and trials that the record answers in place of a provider."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def recorded(gateway: ServedGateway, provider: ServedProvider) -> Iterator[Gatew
 
 
 def replaying(gateway: ServedGateway, recorded: GatewayTrial, **fields: Any) -> GatewayTrial:
-    """A trial that is answered from the record of another, without a provider."""
+    """A trial that is answered from another trial's record."""
     return gateway.trial(NOWHERE, replay=str(record_of(recorded)), record=True, **fields)
 
 
 def record_of(recorded: GatewayTrial) -> Path:
-    """The record of a trial as evidence keeps it: a file with a call in each line."""
+    """Return a trial's record as evidence keeps it: a file with one call in each line."""
     path = recorded.folder / "record"
     calls = sorted((recorded.folder / RECORD).glob("*.json"))
     path.write_bytes(b"".join(call.read_bytes().strip() + b"\n" for call in calls))
@@ -84,7 +84,7 @@ def record_of(recorded: GatewayTrial) -> Path:
 
 
 def timeless(call: ModelCall) -> ModelCall:
-    """A call without what differs each time."""
+    """Return a call without the fields that differ each time."""
     none: dict[str, Any] = {"first_byte_ms": None, "duration_ms": None, "waited_ms": 0}
     none["replayed"] = False
     return replace(call, started_at="", **none)
@@ -95,7 +95,7 @@ def timeless(call: ModelCall) -> ModelCall:
 def test_a_replayed_trial_is_equal_call_by_call(
     gateway: ServedGateway, recorded: GatewayTrial, api: str, stream: bool
 ) -> None:
-    """Answers, headers and usage are those of the record, in each API."""
+    """In each API, answers, headers and usage equal the record."""
     replies = [recorded.ask(api, text, stream=stream) for text in ("say well", "fail", "say well")]
     replay = replaying(gateway, recorded)
     again = [replay.ask(api, text, stream=stream) for text in ("say well", "fail", "say well")]
@@ -109,7 +109,7 @@ def test_a_replayed_trial_is_equal_call_by_call(
 
 
 def test_a_cut_answer_is_cut_again(gateway: ServedGateway, recorded: GatewayTrial) -> None:
-    """What the provider did not end, the replay does not end."""
+    """An answer that the provider cut is cut in the replay."""
     for make in (lambda: recorded, lambda: replaying(gateway, recorded)):
         trial = make()
         with pytest.raises(http.client.IncompleteRead):
@@ -120,7 +120,7 @@ def test_a_cut_answer_is_cut_again(gateway: ServedGateway, recorded: GatewayTria
 def test_equal_requests_are_answered_in_order(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """The second of two equal requests gets the second answer; a third one none."""
+    """The second of two equal requests gets the second answer, and a third gets none."""
     for number in range(2):
         recorded.ask("anthropic", "say well", top_k=1)
         path = recorded.folder / RECORD / f"{number + 1:06d}.json"
@@ -137,13 +137,13 @@ def test_equal_requests_are_answered_in_order(
 
 
 def test_a_miss_names_the_first_difference(gateway: ServedGateway, recorded: GatewayTrial) -> None:
-    """A request that is not in the record is an error that agents do not repeat."""
+    """An unrecorded request gets an error that agents do not retry."""
     recorded.ask("anthropic", "say well and more")
     replay = replaying(gateway, recorded)
     reply = replay.ask("anthropic", "say well and less")
     assert reply.status == 400
     assert reply.headers["x-should-retry"] == "false"
-    # What stands there may be half of a secret: the agent, whose output is stored, is not told.
+    # The text may be half of a secret, and the agent's output is stored, so it is left out.
     assert reply.document["error"]["message"] == (
         "labledger: the request differs from call 1 of the record first at "
         "request.body.messages[0].content, character 14"
@@ -159,7 +159,7 @@ def test_a_miss_names_the_first_difference(gateway: ServedGateway, recorded: Gat
 def test_what_differs_each_time_is_no_difference(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """Sessions, users, UUIDs, times and Codex's heads are made anew by each run of an agent."""
+    """Sessions, users, UUIDs, times and Codex's heads are new in each run and are ignored."""
 
     def ask(trial: GatewayTrial, session: str, day: str) -> int:
         text = f"say well in /tmp/{session}/x, which is {session}; today is {day}."
@@ -176,7 +176,7 @@ def test_what_differs_each_time_is_no_difference(
 def test_the_order_of_skills_is_no_difference(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """Gemini CLI names its skills in the order in which it read their files; others stay others."""
+    """Gemini CLI lists its skills in file order, so their order is ignored; other order counts."""
 
     def ask(trial: GatewayTrial, *skills: str) -> int:
         listed = "".join(f"\n  <skill>\n<name>{skill}'s</name>\n  </skill>" for skill in skills)
@@ -193,7 +193,7 @@ def test_the_order_of_skills_is_no_difference(
 
 
 def listing(*times: str, size: int = 8) -> str:
-    """The output of `ls -la`, with the times of its files."""
+    """Return the output of `ls -la` with these times."""
     names = (f"-rw-r--r-- 1 root root {size:4} {time} file-{n}" for n, time in enumerate(times))
     return "\n".join(["total 8", *names])
 
@@ -206,7 +206,7 @@ LATER = ("Dec  1 09:59", "Dec  1 10:00", "Jan  1 10:12", "2026-12-01 09:59", "20
 def test_the_times_of_listed_files_are_no_difference(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """Files that a run makes anew have new times, equal or not; another size is a difference."""
+    """New times of listed files are ignored, and another size is a difference."""
 
     def ask(trial: GatewayTrial, text: str, day: str) -> int:
         return trial.ask("anthropic", f"say well of:\n{text}\non {day}, {day}").status
@@ -222,7 +222,7 @@ def test_the_times_of_listed_files_are_no_difference(
 def test_a_record_of_an_earlier_version_answers_listings(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """A record of an earlier version, whose requests have the times of files, is replayed."""
+    """A record of an earlier version, with the times of files, is replayed."""
     recorded.ask("anthropic", f"say well of:\n{listing(*LISTED)}")
     path = record_of(recorded)
     document = json.loads(path.read_bytes())
@@ -238,7 +238,7 @@ def test_a_record_of_an_earlier_version_answers_listings(
 def test_another_order_of_lines_is_a_difference_with_words(
     gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """An agent's answer may depend on the order of a listing, so another order gets no answer."""
+    """Another order of listed lines gets no answer, because an agent may depend on it."""
     recorded.ask("anthropic", "say well of:\n./b.py\n./a.py\n./c.py")
     replay = replaying(gateway, recorded)
     reply = replay.ask("anthropic", "say well of:\n./c.py\n./b.py\n./a.py")
@@ -250,7 +250,7 @@ def test_another_order_of_lines_is_a_difference_with_words(
 
 @pytest.mark.timeout(60)
 def test_lists_without_an_end_take_no_time(recorded: GatewayTrial) -> None:
-    """An agent that begins very many lists of skills does not hold up the gateway."""
+    """Many lists of skills without an end do not delay the gateway."""
     for begun in (
         "-rw-r--r-- 1 a ",
         "-rw-r--r-- 1 a a 5 ",
@@ -266,7 +266,7 @@ def test_lists_without_an_end_take_no_time(recorded: GatewayTrial) -> None:
 def test_a_gateway_that_starts_again_goes_on_in_the_record(
     tmp_path: Path, gateway: ServedGateway, recorded: GatewayTrial
 ) -> None:
-    """Answers that were given are not given again, but the last one, which may not have come."""
+    """A restarted gateway continues in the record, and repeats only the last answer."""
     for text in ("say well", "say well", "fail"):
         recorded.ask("anthropic", text)
     record = record_of(recorded)
@@ -276,13 +276,13 @@ def test_a_gateway_that_starts_again_goes_on_in_the_record(
     for number in (1, 2):
         path = f"{RECORD}/{number:06d}.json"
         (tmp_path / path).write_bytes((recorded.folder / path).read_bytes())
-    # The second call had not ended in the journal: its answer has not been given.
+    # The second call had not ended in the journal, so its answer was not given.
     replay = Replay(record, tmp_path, ended={1})
-    assert replay.answer(twice).headers == [tuple(each) for each in calls[1].headers]
+    assert replay.answer(twice).headers == [tuple(header) for header in calls[1].headers]
     with pytest.raises(ReplayMiss):
         replay.answer(twice)
     replay = Replay(record, tmp_path, ended={1, 2})
-    assert replay.answer(twice).headers == [tuple(each) for each in calls[1].headers]
+    assert replay.answer(twice).headers == [tuple(header) for header in calls[1].headers]
     with pytest.raises(ReplayMiss) as miss:
         replay.answer(twice)
     assert miss.value.missed.expected == 3
@@ -290,7 +290,7 @@ def test_a_gateway_that_starts_again_goes_on_in_the_record(
 
 
 def test_a_record_has_no_key_and_no_token(recorded: GatewayTrial) -> None:
-    """Neither the agent's token nor a key that the provider repeated is stored."""
+    """Neither the agent's token nor a repeated key is stored."""
     recorded.ask("anthropic", "fail")
     (record,) = read_records(recorded.folder / RECORD)
     text = json.dumps(record.as_json())
@@ -301,7 +301,7 @@ def test_a_record_has_no_key_and_no_token(recorded: GatewayTrial) -> None:
 
 
 def test_differences_are_found_wherever_they_are() -> None:
-    """The first difference is in the order of members and items."""
+    """The first difference may be in the order of members and items."""
     one = {"a": [1, {"b": "same"}], "c": 1}
     assert first_difference(one, {"a": [1, {"b": "some"}], "c": 2}) == (
         "request.a[1].b, character 2",

@@ -1,7 +1,7 @@
-"""Whose failure it was that a trial's tests did not work: the rule, and what the ledger stores.
+"""Who is at fault if a trial's tests did not work: the rule, and what the ledger stores.
 
-The rule is a pure function, tried as a table. What is known, how it is stored, and that every view
-and command counts alike is tried on real ledgers.
+The rule is a pure function with a table of cases. Real ledgers show the known facts, the stored
+decision, and that every view and command counts it alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
-from labledger import FailedGradings, grading_sentences, open_ledger
+from labledger import open_ledger
 from labledger.cli.outcome_text import print_summary
 from labledger.export.summary import build_summary, is_summary, summary_bytes
 from labledger.ledger.checking.verify import verify
@@ -37,6 +37,7 @@ from labledger.records.grader_failures import (
 )
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.results import FailedGradings, grading_sentences
 
 WORKED = TellingTrial("check", 0, None)
 FAILED_BY_CURL = TellingTrial("check", 0, "curl")
@@ -45,7 +46,7 @@ GRADER = "f" * 64
 LINE = "curl: (6) Could not resolve host: packages.example"
 
 TABLE: list[tuple[str, dict[str, Any], CountedAs, Ground]] = [
-    # what the agent printed, deleted or left: nothing else is known
+    # what the agent printed, deleted or left, without other facts
     ("a line of the log, and reward 0", {}, PASSED, Ground.NOTHING_KNOWN),
     ("no reward", {"has_reward": False}, OUT, Ground.NOTHING_KNOWN),
     (
@@ -89,7 +90,7 @@ TABLE: list[tuple[str, dict[str, Any], CountedAs, Ground]] = [
         OUT,
         Ground.NOTHING_KNOWN,
     ),
-    # what the evidence shows of this trial
+    # the evidence of this trial
     (
         "no reward, and programs were replaced",
         {"has_reward": False, "programs_changed": ("/usr/bin/python3",)},
@@ -127,21 +128,21 @@ TABLE: list[tuple[str, dict[str, Any], CountedAs, Ground]] = [
     ("facts", "counts", "ground"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
 def test_the_rule(facts: dict[str, Any], counts: CountedAs, ground: Ground) -> None:
-    """What the ledger knows decides in a fixed order, and a line of the log excuses no agent."""
+    """The ledger's facts decide in a fixed order, and a line of the log excuses no agent."""
     decision = decide(KnownFacts(**{"has_reward": True, "way": "curl", **facts}))
     assert (decision.counts, decision.ground) == (counts, ground)
     assert (decision.shown_by is not None) == (ground in {"grader_worked", "reference_failed"})
 
 
 def test_every_ground_is_tried() -> None:
-    """The table above has each ground, and each of them has a sentence for people."""
+    """The table above has each ground, and each ground has a sentence for people."""
     assert {row[3] for row in TABLE} == set(Ground)
     counted = [counted_by(ground) for ground in Ground]
     assert len(grading_sentences("demo", counted)) == len(Ground)
 
 
 def test_every_ground_is_documented() -> None:
-    """The page on outcomes has a row of the table for each ground, in the order of the rule."""
+    """The page on outcomes has a row for each ground, in the order of the rule."""
     page = (Path(__file__).parents[2] / "docs/reference/outcomes.md").read_text("utf-8")
     table = page.partition("## Graders that could not work")[2].partition("\n- ")[0]
     grounds = re.findall(r"\| `(\w+)` \|$", table, re.MULTILINE)
@@ -177,7 +178,7 @@ def counted_by(ground: Ground) -> FailedGradings:
     ],
 )
 def test_facts_of_the_evidence(isolation: JsonObject, expected: JsonObject) -> None:
-    """Only what was there before the grader, or could disturb it, speaks against an agent."""
+    """Only facts from before the grader, or facts that could disturb it, blame an agent."""
     facts = GraderFailure(GRADER).facts(
         isolation, "reward_missing", has_reward=False, telling_trial=None
     )
@@ -199,7 +200,7 @@ def writer(path: Path) -> Iterator[LedgerWriter]:
 
 
 def of_run(writer: LedgerWriter, run_id: str, *results: AttemptResult) -> None:
-    """Run an experiment of one task and the variants base and treat."""
+    """Run an experiment of one task with the variants base and treat."""
     lease = kit.begin_run(writer, 2, run_id)
     for result in results:
         writer.commit_result(lease, result)
@@ -214,7 +215,7 @@ def failed(
     by_reference: bool = False,
     **changes: Any,
 ) -> AttemptResult:
-    """A trial whose log says that the grader could not work, with the reward 0."""
+    """Return a trial with reward 0 whose log says that the grader could not work."""
     result = kit.result(idx, run_id, **changes)
     if result.status is not SlotStatus.GRADE_ERROR:
         rewards = (kit.score(idx, "fail", 0.0, run_id),)
@@ -227,7 +228,7 @@ def failed(
 
 
 def not_graded(idx: int, run_id: str, reason: str = "reward_missing", **more: Any) -> AttemptResult:
-    """A trial whose grader left no verdict."""
+    """Return a trial whose grader left no verdict."""
     fields: JsonObject = {
         "status": SlotStatus.GRADE_ERROR,
         "reason": reason,
@@ -243,7 +244,7 @@ def oracle_failed(idx: int, run_id: str, **more: Any) -> AttemptResult:
 
 
 def no_trial(run_id: str) -> AttemptResult:
-    """A trial of the baseline that says nothing."""
+    """Return a trial of the baseline that proves nothing."""
     return kit.result(0, run_id, status=SlotStatus.INFRA_ERROR, scores=(), reason="disk_full")
 
 
@@ -254,9 +255,9 @@ def passed_by(idx: int, run_id: str, *, network: str = "full", grader: str = GRA
 
 
 def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    _, found = query(path, sql)
-    with closing(found):
-        return list(found)
+    _, rows = query(path, sql)
+    with closing(rows):
+        return list(rows)
 
 
 def counted(path: Path, run_id: str, idx: int) -> tuple[Any, ...]:
@@ -273,7 +274,7 @@ def counted(path: Path, run_id: str, idx: int) -> tuple[Any, ...]:
 def test_a_line_of_the_log_alone_is_a_failure_of_the_agent(
     path: Path, writer: LedgerWriter
 ) -> None:
-    """The reward of the benchmark's own grader stands, with a message that quotes the line."""
+    """The reward of the benchmark's grader stays, with a message that quotes the line."""
     of_run(writer, "own", kit.result(0, "own"), failed(1, "own"))
     assert counted(path, "own", 1) == ("completed", "fail", 0, "nothing_known")
     [(message,)] = rows(path, "SELECT message FROM trials WHERE schedule_idx = 1")
@@ -282,14 +283,16 @@ def test_a_line_of_the_log_alone_is_a_failure_of_the_agent(
 
 
 def test_a_message_quotes_the_line_once(path: Path, writer: LedgerWriter) -> None:
-    """What the trial's message says already stays, and the line follows it unless it is there."""
+    """The message keeps its text and quotes the line once."""
     of_run(writer, "own", oracle_failed(0, "own"), not_graded(1, "own", line=LINE))
     quoted = rows(path, "SELECT message FROM trials ORDER BY schedule_idx")
     for (message,) in quoted:
         assert message.startswith("the grader left no reward; the tests' log says")
         assert message.count(LINE) == 1
-    said = failed(1, "two", message=f"the tests' log says that the grader could not work: {LINE}")
-    of_run(writer, "two", no_trial("two"), said)
+    failure = failed(
+        1, "two", message=f"the tests' log says that the grader could not work: {LINE}"
+    )
+    of_run(writer, "two", no_trial("two"), failure)
     sql = "SELECT message FROM trials WHERE run_id = 'two' AND schedule_idx = 1"
     assert rows(path, sql)[0][0].count(LINE) == 1
 
@@ -319,7 +322,7 @@ def test_a_message_quotes_the_line_once(path: Path, writer: LedgerWriter) -> Non
 def test_an_oracle_of_an_earlier_run_decides(
     path: Path, writer: LedgerWriter, earlier: AttemptResult, expected: tuple[Any, ...]
 ) -> None:
-    """Only with the same grader, image and network, and only if it failed in the same way."""
+    """An oracle counts only with the same grader, image, network and failure."""
     of_run(writer, "check", earlier)
     of_run(writer, "own", no_trial("own"), failed(1, "own"))
     assert counted(path, "own", 1) == expected
@@ -327,7 +330,7 @@ def test_an_oracle_of_an_earlier_run_decides(
 
 
 def test_the_newest_oracle_tells(path: Path, writer: LedgerWriter) -> None:
-    """A grader that works again excuses no agent any more, and a later outage does."""
+    """A newer oracle with a working grader excuses no agent, and a later outage does."""
     of_run(writer, "one", oracle_failed(0, "one"))
     of_run(writer, "two", passed_by(0, "two"))
     of_run(writer, "own", no_trial("own"), failed(1, "own"))
@@ -338,7 +341,7 @@ def test_the_newest_oracle_tells(path: Path, writer: LedgerWriter) -> None:
 
 
 def test_an_oracle_of_the_same_run_decides(path: Path, writer: LedgerWriter) -> None:
-    """The baseline of a task is committed before the treatment, so the treatment knows it."""
+    """A task's baseline is committed before the treatment, so it can decide."""
     of_run(writer, "own", oracle_failed(0, "own"), failed(1, "own"))
     assert counted(path, "own", 0) == ("grade_error", None, None, "reference_agent")
     assert counted(path, "own", 1) == ("grade_error", None, None, "reference_failed")
@@ -356,8 +359,8 @@ def test_a_stored_decision_stays(path: Path, writer: LedgerWriter) -> None:
     with open_ledger(path) as ledger:
         state = ledger.state("own")
         report = ledger.report("own")
-    [told] = state.told_since
-    assert (told.schedule_idx, told.works) == (1, False)
+    [event] = state.told_since
+    assert (event.schedule_idx, event.works) == (1, False)
     sentences = grading_sentences("own", state.failed_gradings, state.told_since)
     assert "1 trial of own whose tests did not work counts as not passed" in sentences[0]
     assert "trial 0 of check now shows that the grader of trial 1 cannot work" in sentences[1]
@@ -367,7 +370,7 @@ def test_a_stored_decision_stays(path: Path, writer: LedgerWriter) -> None:
 def test_an_excused_trial_leaves_every_number(
     path: Path, writer: LedgerWriter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its reward is no verdict: it is in no rate and no mean, and its score is evidence."""
+    """An excused trial's reward is evidence only, in no rate and no mean."""
     of_run(writer, "own", oracle_failed(0, "own"), failed(1, "own"))
     assert rows(path, "SELECT count(*) FROM scores") == [(0,)]
     assert rows(path, "SELECT count(*) FROM metrics_long WHERE metric_id = 'reward'") == [(0,)]
@@ -375,7 +378,7 @@ def test_an_excused_trial_leaves_every_number(
     assert rows(path, rejected)[0][0].startswith("artifact://sha256/")
     with LedgerReader.open(path) as reader:
         assert reader.primary_metrics("own") == {}
-        assert [each.passes for each in reader.counts("own")] == [PassCounts(0, 0, 0, 1)] * 2
+        assert [counts.passes for counts in reader.counts("own")] == [PassCounts(0, 0, 0, 1)] * 2
         print_summary(build_summary(reader, "own"))
     assert (
         "as failures (the usual benchmark rule): base 0.0%, treat 0.0%" in capsys.readouterr().out
@@ -395,7 +398,7 @@ def test_an_excused_trial_leaves_every_number(
 def test_an_agent_that_could_break_its_grader_did_not_pass(
     path: Path, writer: LedgerWriter, isolation: JsonObject, passed: int | None
 ) -> None:
-    """Every view, the counts and the summary count a verdict that is missing in the same way."""
+    """Every view, the counts and the summary count a missing verdict alike."""
     of_run(writer, "own", no_trial("own"), not_graded(1, "own", isolation=isolation))
     assert counted(path, "own", 1)[:3] == ("grade_error", None, passed)
     not_passed = int(passed is not None)
@@ -414,14 +417,14 @@ def test_an_agent_that_could_break_its_grader_did_not_pass(
 
 
 def test_an_agent_that_failed_is_not_judged_again(path: Path, writer: LedgerWriter) -> None:
-    """Its exit status counts, and neither message nor evidence change."""
+    """The agent's exit status counts, and neither message nor evidence change."""
     phases = {"agent": Phase(3, 900), "grader": Phase(0, 200)}
     of_run(writer, "own", oracle_failed(0, "own"), not_graded(1, "own", phases=phases))
     assert counted(path, "own", 1) == ("grade_error", None, 0, None)
 
 
 def test_a_doubted_failure_proves_no_grader(path: Path, writer: LedgerWriter) -> None:
-    """A `fail` whose log says that the grader could not work is no reason to blame another."""
+    """A `fail` whose log says that the grader could not work is no proof about another trial."""
     of_run(writer, "own", failed(0, "own"), not_graded(1, "own"))
     assert counted(path, "own", 1)[2] is None
     of_run(
@@ -434,7 +437,7 @@ def test_a_doubted_failure_proves_no_grader(path: Path, writer: LedgerWriter) ->
 
 
 def test_a_staged_result_is_decided_when_it_is_committed(path: Path, writer: LedgerWriter) -> None:
-    """What a slot before it shows is known then, whichever ended first."""
+    """A staged result is decided at its commit, with the facts of the slots before it."""
     lease = kit.begin_run(writer, 2, "own")
     writer.stage(lease, failed(1, "own"), final=True)
     writer.commit_result(lease, oracle_failed(0, "own"))

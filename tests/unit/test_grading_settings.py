@@ -1,4 +1,4 @@
-"""The settings of grading: what is authored, stored, merged for a task, and digested."""
+"""The settings of grading as they are authored, stored, merged for a task, and digested."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from experiment_files import Folder
 
 from labledger.cli.commands import show_runs
-from labledger.experiment.authored_fields import ResourceOverrides
 from labledger.experiment.grading_settings import (
     CollectCommand,
     DeclaredArtifact,
@@ -18,6 +17,7 @@ from labledger.experiment.grading_settings import (
     Sealing,
 )
 from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.resource_limits import ResourceOverrides
 from labledger.records import JsonObject
 
 EVERY: JsonObject = {
@@ -42,7 +42,7 @@ READ = GradingSettings(
     allowed_hosts=("example.org",),
     wait_s=60,
     image="grader:1",
-    resources=ResourceOverrides(memory_bytes=2 << 30),
+    resources=ResourceOverrides({"memory_bytes": 2 << 30}),
     workspace="/tests",
     artifacts=(DeclaredArtifact("/app/out", exclude=("*.pyc",), optional=True),),
     collect=(CollectCommand(("dump", "1"), 60, "0"),),
@@ -56,13 +56,13 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_every_key() -> None:
-    """Each key is read, stored, and read again as it was stored."""
+    """Each key is read, stored, and read again."""
     assert GradingSettings.of_authored({"command": ["x"], **EVERY}) == READ
     assert GradingSettings.from_json(READ.as_json()) == READ
 
 
 def test_stored_with_the_plan(folder: Folder) -> None:
-    """What an experiment sets is in its document, and read from there."""
+    """The document stores the experiment's settings, and they are read from it."""
     folder.data["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 5}
     expected = GradingSettings(mode=GradingMode.DELIVERED, wait_s=5)
     document = folder.resolve().document
@@ -70,10 +70,10 @@ def test_stored_with_the_plan(folder: Folder) -> None:
 
 
 def test_every_key_of_a_task(folder: Folder) -> None:
-    """A task changes what it names, and the rest stays as the experiment has it."""
+    """A task changes the keys that it names, and keeps the experiment's others."""
     folder.data["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 5, "timeout_s": 9}
-    own = {"command": ["own"], "env": {"A": "1"}, "results": {"from": "contract"}}
-    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"grader": own}}])
+    grader = {"command": ["own"], "env": {"A": "1"}, "results": {"from": "contract"}}
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"grader": grader}}])
     plain, changed = (s for name, s in folder.resolve().settings if name == "reference")
     assert plain.grading == GradingSettings(mode=GradingMode.DELIVERED, wait_s=5)
     assert changed.grading == GradingSettings(
@@ -85,7 +85,7 @@ def test_every_key_of_a_task(folder: Folder) -> None:
 
 
 def test_hosts_belong_to_their_network() -> None:
-    """Another network of a task does not keep the hosts of the network that it replaces."""
+    """A task's other network drops the hosts of the experiment's network."""
     assert READ.merged(GradingSettings(network="none")).allowed_hosts is None
 
 
@@ -100,7 +100,7 @@ def test_modes_decide_the_sealing(folder: Folder) -> None:
 
 
 def test_grading_is_part_of_the_grader(folder: Folder) -> None:
-    """Another mode is another grader, by its digest; without one the digest is what it was."""
+    """Another mode changes the grader's digest, and no mode keeps the earlier digest."""
     before = folder.resolve().plan
     assert "grading" not in before.grader.as_json()
     folder.data["benchmark"]["grader"]["mode"] = "delivered"
@@ -108,5 +108,5 @@ def test_grading_is_part_of_the_grader(folder: Folder) -> None:
 
 
 def test_a_trial_is_shown_however_its_grader_is_hidden() -> None:
-    """`labledger show` has words for every way in which a grader's files are hidden."""
-    assert set(show_runs._SEALED) == set(Sealing)
+    """`labledger show` describes every way in which a grader's files are hidden."""
+    assert set(show_runs.SEALED_WORDS) == set(Sealing)

@@ -23,7 +23,7 @@ def sha256(text: str) -> str:
 
 
 def test_ignore_files(tmp_path: Path) -> None:
-    """.harborignore leaves out tests and solutions, a deeper file overrides, and itself is out."""
+    """.harborignore excludes tests, solutions and itself, and a deeper file overrides it."""
     task = write_task(
         tmp_path / "t",
         files={
@@ -41,19 +41,19 @@ def test_ignore_files(tmp_path: Path) -> None:
     assert names(files, "tests") == ["kept/keep.log", "test.sh"]
     everything = list(files.context_in("tests"))
     assert everything[:3] == [".harborignore", "a.log", "cache/deep/b.txt"]
-    # Only tests and solutions have ignore files; an image is built of everything.
+    # Only tests and solutions have ignore files; an image is built from everything.
     assert list(files.context_in("environment")) == [".harborignore", "data.log"]
 
 
 def test_a_needed_file_that_is_ignored(tmp_path: Path) -> None:
-    """A test script that its own ignore file leaves out is a problem."""
+    """A test script that its own ignore file excludes is a problem."""
     files = HarborTaskFiles(write_task(tmp_path / "t", files={"tests/.harborignore": "*.sh\n"}))
     with pytest.raises(InvalidInput, match=r"is left out by \.harborignore, and is needed"):
         files.require_selected("tests/test.sh")
 
 
 def test_links(tmp_path: Path) -> None:
-    """Links of the tests stay links if a container has what they lead to, and else are followed."""
+    """A link of the tests stays if a container has its target, and is followed otherwise."""
     task = write_task(tmp_path / "t", files={"shared/deep/data.txt": "shared", "tests/v1/a": "1"})
     (task / "shared/other").symlink_to("deep/data.txt")
     links = {"current": "v1", "v1/up": "../test.sh", "dangling": "absent", "itself": "itself"}
@@ -76,7 +76,7 @@ def test_links(tmp_path: Path) -> None:
 
 
 def test_a_folder_whose_files_are_ignored(tmp_path: Path) -> None:
-    """A folder remains if an ignore file leaves out all that is in it, as with Harbor."""
+    """A folder remains if all of its files are ignored, as with Harbor."""
     files = {"tests/.harborignore": "*.log\n", "tests/logs/a.log": "", "tests/logs/b/c.log": ""}
     selected = HarborTaskFiles(write_task(tmp_path / "t", files=files)).selected_in("tests")
     assert selected["logs/b"] == EmptyFolder()
@@ -97,7 +97,7 @@ def test_a_folder_whose_files_are_ignored(tmp_path: Path) -> None:
     ],
 )
 def test_links_that_are_refused(tmp_path: Path, target: str, message: str) -> None:
-    """Links of the tests out of the task, in cycles, or to nothing elsewhere in it are refused."""
+    """Links of the tests that leave the task, form cycles or are broken are refused."""
     (tmp_path / "secret").write_text("x")
     task = write_task(tmp_path / "t")
     (task / "tests/bad").symlink_to(target.format(outside=tmp_path))
@@ -106,7 +106,7 @@ def test_links_that_are_refused(tmp_path: Path, target: str, message: str) -> No
 
 
 def test_a_context(tmp_path: Path) -> None:
-    """An image is built of links as they are, wherever they lead, and of empty folders."""
+    """An image is built with links unchanged, wherever they lead, and with empty folders."""
     outside = tmp_path / "outside"
     write(outside / "secret", "not to be read")
     task = write_task(
@@ -128,7 +128,7 @@ def test_a_context(tmp_path: Path) -> None:
 
 
 def test_a_dockerfile_outside(tmp_path: Path) -> None:
-    """A Dockerfile that leads out of the task is not read. It stays a link that no build takes."""
+    """A Dockerfile that links out of the task is not read, and stays a link that no build uses."""
     task = write_task(tmp_path / "t", files={"environment/app": ""})
     write(tmp_path / "secret", "FROM scratch\n")
     (task / "environment/Dockerfile").symlink_to(tmp_path / "secret")
@@ -137,7 +137,7 @@ def test_a_dockerfile_outside(tmp_path: Path) -> None:
 
 
 def test_the_digest_of_a_context(tmp_path: Path) -> None:
-    """It covers targets and empty folders, and is the earlier one where there are only files."""
+    """The digest covers targets and empty folders, and is unchanged for plain files."""
     write(tmp_path / "run.sh", "#!/bin/sh\n")
     files: dict[str, FileContent] = {"a": b"1", "run.sh": tmp_path / "run.sh"}
     earlier = f"a\0{sha256('1')}\nrun.sh\0{sha256('#!/bin/sh' + chr(10))} executable\n"
@@ -156,7 +156,7 @@ def test_the_digest_of_a_context(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
-    """Such a name can be in an image's context, and not in the tests."""
+    """A name that is not UTF-8 is allowed in an image's context and refused in the tests."""
     task = write_task(tmp_path / "t")
     name = os.fsdecode(b"caf\xe9")
     for folder in ("environment", "tests"):
@@ -172,7 +172,7 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
 
 
 def test_instructions_outside(tmp_path: Path) -> None:
-    """A task's own texts are not read through a link that leads out of it."""
+    """A task's texts are not read through a link that leaves the task."""
     outside = tmp_path / "outside"
     outside.write_text("x")
     task = write_task(tmp_path / "t")
@@ -183,7 +183,7 @@ def test_instructions_outside(tmp_path: Path) -> None:
 
 
 def test_pointers_of_git_lfs(tmp_path: Path) -> None:
-    """A file that Git LFS has not fetched is refused and not used as content."""
+    """A file that Git LFS has not fetched is refused."""
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
     task = write_task(tmp_path / "t", files={"tests/data.bin": pointer})
     with pytest.raises(InvalidInput, match=r"data\.bin: is a pointer of Git LFS"):
@@ -191,7 +191,7 @@ def test_pointers_of_git_lfs(tmp_path: Path) -> None:
 
 
 def test_the_digest(tmp_path: Path) -> None:
-    """The digest is over path and SHA-256 of each published file, in the order of their paths."""
+    """The digest covers path and SHA-256 of each published file, in path order."""
     task = tmp_path / "t"
     published = {
         "README.md": "read me",
@@ -218,7 +218,7 @@ def test_the_digest(tmp_path: Path) -> None:
 
 
 def test_the_digest_with_a_gitignore(tmp_path: Path) -> None:
-    """A task's .gitignore replaces the files that are never published."""
+    """A task's .gitignore replaces the default list of unpublished files."""
     task = tmp_path / "t"
     for name, text in {"task.toml": "", "tests/a.pyc": "1", "tests/b.tmp": "2"}.items():
         write(task / name, text)
@@ -228,7 +228,7 @@ def test_the_digest_with_a_gitignore(tmp_path: Path) -> None:
 
 
 def test_the_digest_with_links(tmp_path: Path) -> None:
-    """As with Harbor, a link counts as the file it leads to, or not at all."""
+    """As with Harbor, a link counts as its target file or not at all."""
     task = tmp_path / "t"
     for name, text in {"task.toml": "", "environment/a": "1", "environment/sub/b": "2"}.items():
         write(task / name, text)

@@ -1,4 +1,4 @@
-"""Where Harbor tasks come from: folders, dataset.toml, registry.json and Git repositories."""
+"""Sources of Harbor tasks: folders, dataset.toml, registry.json and Git repositories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from labledger.errors import InvalidInput
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own."""
+    """A cache folder for one test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache/labledger/git"
 
@@ -33,7 +33,7 @@ def folders(source: TaskSource) -> list[Path]:
 
 
 def reason(source: TaskSource, number: int = 0) -> str:
-    """Return why the folder of a listed task cannot be had."""
+    """Return why the folder of a listed task is not available."""
     with pytest.raises(InvalidInput) as raised:
         source.tasks[number].checked_folder(Clones())
     return raised.value.message
@@ -53,7 +53,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> tuple[str, str]:
-    """A repository with the task `tasks/one`, and its first commit; the second changes the task."""
+    """A repository with the task `tasks/one`; its second commit changes the task."""
     folder = tmp_path / "repository"
     write_task(folder / "tasks/one", instruction="first")
     git(tmp_path, "init", "--quiet", str(folder))
@@ -82,7 +82,7 @@ def git_task(url: str, commit: str | None, path: str = "tasks/one") -> dict[str,
 
 
 def test_one_task_and_a_folder_of_tasks(tmp_path: Path) -> None:
-    """A task folder, its task.toml and a folder of task folders are locations."""
+    """A task folder, its task.toml and a folder of tasks are locations."""
     folder = tmp_path / "My tasks!"
     for name in ("b", "a"):
         write_task(folder / name)
@@ -94,7 +94,7 @@ def test_one_task_and_a_folder_of_tasks(tmp_path: Path) -> None:
 
 
 def test_what_is_no_location(tmp_path: Path) -> None:
-    """A location without tasks is a problem; a folder that holds them is suggested."""
+    """A location without tasks is a problem, and a subfolder with tasks is suggested."""
     assert "there is no such file or folder" in problem(tmp_path / "absent")
     write_task(tmp_path / "top/tasks/a")
     assert f"did you mean {tmp_path}/top/tasks?" in problem(tmp_path / "top")
@@ -102,7 +102,7 @@ def test_what_is_no_location(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["terminal-bench@2.0", "org/set", "org/set@latest", "set"])
 def test_names_of_the_hub(name: str) -> None:
-    """A name that Harbor looks up in its hub is no location: the error says how to get it."""
+    """A name of Harbor's hub is not a location, and the error says how to download it."""
     assert f"`harbor download {name} -o FOLDER` fetches its folders" in problem(name)
 
 
@@ -117,7 +117,7 @@ def test_names_of_the_hub(name: str) -> None:
     ],
 )
 def test_folders_of_other_benchmarks(tmp_path: Path, file: str, expected: str) -> None:
-    """A folder of another benchmark is one line that says what it is and what to do."""
+    """A folder of another benchmark gets one line that names it and says what to do."""
     write(tmp_path / "set" / file, "x")
     message = problem(tmp_path / "set")
     assert expected in message
@@ -136,7 +136,7 @@ def write_dataset(folder: Path, *tasks: tuple[str, str], extra: str = "") -> Pat
 
 
 def test_a_dataset(tmp_path: Path) -> None:
-    """The tasks that a dataset lists are used if their content has the digest; others are not."""
+    """A listed task is used only if its content has the listed digest."""
     folder = tmp_path / "set"
     digests = {
         name: f"sha256:{HarborTaskFiles(write_task(folder / name)).digest()}"
@@ -157,7 +157,7 @@ def test_a_dataset(tmp_path: Path) -> None:
 
 
 def test_broken_datasets(tmp_path: Path) -> None:
-    """Digests that are none are problems of the dataset, and unknown keys are named."""
+    """Malformed digests are problems of the dataset, and unknown keys are named."""
     message = problem(write_dataset(tmp_path, ("org/a", "md5:1")))
     assert 'tasks[0].digest: found "md5:1"' in message
     assert "tasks: lists no task" in problem(write_dataset(tmp_path))
@@ -173,7 +173,7 @@ def test_broken_datasets(tmp_path: Path) -> None:
 def test_a_registry_with_git_tasks(
     tmp_path: Path, repository: tuple[str, str], cache: Path
 ) -> None:
-    """Tasks of a repository are those of the commit, cloned once into the user's cache."""
+    """Git tasks come from the listed commit, cloned once into the user's cache."""
     path = write_registry(tmp_path, dataset(git_task(*repository)))
     for _ in range(2):
         source = find_tasks(str(path))
@@ -184,7 +184,7 @@ def test_a_registry_with_git_tasks(
 
 
 def test_a_changed_clone(tmp_path: Path, repository: tuple[str, str]) -> None:
-    """A clone in which somebody changed or added a file is refused."""
+    """A clone with a changed or added file is refused."""
     path = write_registry(tmp_path, dataset(git_task(*repository)))
     source = find_tasks(str(path))
     [folder] = folders(source)
@@ -209,7 +209,7 @@ def test_a_changed_clone(tmp_path: Path, repository: tuple[str, str]) -> None:
 def test_git_tasks_that_cannot_be_had(
     tmp_path: Path, repository: tuple[str, str], cache: Path, change: dict[str, Any], expected: str
 ) -> None:
-    """A task that cannot be had at a fixed commit is refused, and leaves no half clone."""
+    """A task that is not available at a fixed commit is refused, and leaves no half clone."""
     path = write_registry(tmp_path, dataset(git_task(*repository) | change))
     source = find_tasks(str(path))
     assert ids(source) == ["org/one"]
@@ -218,20 +218,20 @@ def test_git_tasks_that_cannot_be_had(
 
 
 def test_a_message_has_the_lines_that_git_reports(tmp_path: Path) -> None:
-    """The reason comes first, and git's general advice at the end is left out."""
+    """The message begins with the reason, without git's general advice."""
     absent = tmp_path / "absent"
     path = write_registry(tmp_path, dataset(git_task(f"file://{absent}", "0" * 40)))
-    said = reason(find_tasks(str(path)))
-    assert f"git fetch: fatal: '{absent}' does not appear to be a git repository" in said
-    assert "Could not read from remote repository" in said
-    assert "access rights" not in said
-    assert "repository exists" not in said
+    message = reason(find_tasks(str(path)))
+    assert f"git fetch: fatal: '{absent}' does not appear to be a git repository" in message
+    assert "Could not read from remote repository" in message
+    assert "access rights" not in message
+    assert "repository exists" not in message
 
 
 def test_a_registry_starts_no_remote_helper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git would run `git-remote-NAME` for an address NAME:// of the registry."""
+    """A registry address NAME:// does not run `git-remote-NAME`."""
     helper = tmp_path / "bin/git-remote-helper"
     write(helper, f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
     helper.chmod(0o755)
@@ -242,7 +242,7 @@ def test_a_registry_starts_no_remote_helper(
 
 
 def test_several_datasets(tmp_path: Path) -> None:
-    """A registry with several datasets needs a name, and a version if there are several."""
+    """A registry with several datasets needs a name, and with several versions a version."""
     write_task(tmp_path / "a")
     local = {"name": "a", "path": "a"}
     path = write_registry(
@@ -259,7 +259,7 @@ def test_several_datasets(tmp_path: Path) -> None:
 
 
 def test_broken_registries(tmp_path: Path) -> None:
-    """What is no registry is a problem, with the key where there is one."""
+    """A malformed registry is a problem, with the key if there is one."""
     path = tmp_path / "registry.json"
     for content, message in (("{", "is not JSON"), ("{}", "expected a list of datasets")):
         path.write_text(content)

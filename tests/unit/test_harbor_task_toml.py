@@ -1,7 +1,7 @@
-"""`task.toml` of Harbor: every field, what Harbor ignores, every refusal with file and key.
+"""Harbor's `task.toml`: every field, ignored keys, and refusals with file and key.
 
-The tables of accepted and refused values hold what Harbor 0.26 reads, whose reader was asked about
-each of them.
+The tables of accepted and refused values follow the reader of Harbor 0.26, which was asked about
+each value.
 """
 
 from __future__ import annotations
@@ -113,17 +113,17 @@ def read(tmp_path: Path, text: str) -> TaskConfig:
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
-    return [f"{each.field}: {each.message}" for each in read_file(tmp_path, text).problems]
+    return [f"{problem.field}: {problem.message}" for problem in read_file(tmp_path, text).problems]
 
 
 def ignored(tmp_path: Path, text: str) -> list[str]:
     toml = read_file(tmp_path, text)
     assert toml.problems == ()
-    return [f"{each.field}: {each.message}" for each in toml.ignored]
+    return [f"{setting.field}: {setting.message}" for setting in toml.ignored]
 
 
 def test_every_field(tmp_path: Path) -> None:
-    """A file with every field of schema 1.4 is read whole."""
+    """A file with every field of schema 1.4 is read completely."""
     hosts = ("pypi.org", "*.example.org", "10.1.0.0/16", "192.0.2.7", "2001:db8::1")
     assert read(tmp_path, WHOLE) == TaskConfig(
         schema_version="1.4",
@@ -158,7 +158,7 @@ def test_every_field(tmp_path: Path) -> None:
 
 
 def test_an_empty_file(tmp_path: Path) -> None:
-    """Everything has a default: those of Harbor."""
+    """An empty file has Harbor's defaults."""
     config = read(tmp_path, "")
     assert config == TaskConfig()
     assert (config.verifier.timeout_s, config.agent.timeout_s) == (600, None)
@@ -168,7 +168,7 @@ def test_an_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_every_schema(tmp_path: Path, schema: str) -> None:
-    """The schemas 1.0 to 1.4 are read, also under the old name of the key."""
+    """Schemas 1.0 to 1.4 are read, also under the key's old name."""
     for key in ("schema_version", "version"):
         text = f'{key} = "{schema}"'
         assert read(tmp_path, text).schema_version == schema
@@ -176,7 +176,7 @@ def test_every_schema(tmp_path: Path, schema: str) -> None:
 
 
 def test_a_later_schema(tmp_path: Path) -> None:
-    """Of a later schema, what is known is read, and the rest is named."""
+    """Known fields of a later schema are read, and the others are named."""
     text = 'schema_version = "2.0"\nnews = 1\n[agent]\ntimeout_sec = 7'
     assert read(tmp_path, text).agent.timeout_s == 7
     assert ignored(tmp_path, text) == [
@@ -206,7 +206,7 @@ def test_a_later_schema(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_keys(tmp_path: Path, text: str, field: str) -> None:
-    """A key that no schema has is ignored in every table, and named with file and place."""
+    """An unknown key in any table is ignored, and named with file and place."""
     assert ignored(tmp_path, text) == [f"{field}: unknown key, which Harbor ignores"]
 
 
@@ -217,7 +217,7 @@ def test_a_key_with_a_mistake(tmp_path: Path) -> None:
 
 
 def test_keys_that_a_stranger_chose(tmp_path: Path) -> None:
-    """A warning shows a bounded part of a key, without control characters, and counts many."""
+    """A warning shows a short part of a key without control characters, and counts many keys."""
     [note] = ignored(tmp_path, f'"\\u001b[31m{"x" * 1000}" = 1')
     assert len(note) < 150
     assert note.isprintable()
@@ -273,12 +273,12 @@ def test_keys_that_a_stranger_chose(tmp_path: Path) -> None:
     ],
 )
 def test_values_that_harbor_converts(tmp_path: Path, text: str, field: str, value: object) -> None:
-    """A value that Harbor's reader converts or takes for nothing means the same here."""
+    """A value that Harbor converts or ignores has the same meaning here."""
     assert attrgetter(field)(read(tmp_path, text)) == value
 
 
 def test_all_that_is_wrong_at_once(tmp_path: Path) -> None:
-    """A wrong value hides nothing else: the rest of the file is read, and all is reported."""
+    """All problems are reported, and the rest of the file is still read."""
     text = (
         "artifacts = [5, '/a/../b', '/kept']\nnews = 1\n[task]\nversion = '1'\n[agent]\n"
         "timeout_sec = 'soon'\nuser = 'me'\n[environment]\ngpus = 2\ngpu_types = ['T4']\n"
@@ -300,7 +300,7 @@ def test_all_that_is_wrong_at_once(tmp_path: Path) -> None:
 
 
 def test_what_a_verifier_does_not_have(tmp_path: Path) -> None:
-    """Harbor gives servers, skills and health checks to agents: a verifier's are ignored."""
+    """Servers, skills and health checks of a verifier are ignored, because agents get them."""
     text = (
         "[verifier.environment]\nskills_dir = '/s'\n[verifier.environment.healthcheck]\n"
         "command = 'x'\n[[verifier.environment.mcp_servers]]\nname = 'a'"
@@ -313,7 +313,7 @@ def test_what_a_verifier_does_not_have(tmp_path: Path) -> None:
 
 
 def test_artifacts_that_harbor_leaves_out(tmp_path: Path) -> None:
-    """Of two artifacts with overlapping places on Harbor's host, the first is taken."""
+    """If two artifacts overlap on Harbor's host, the first is taken."""
     text = (
         "artifacts = [{source = '/a', destination = 'x'}, {source = '/b', destination = 'x/y'}, "
         "'/c', '/c/d', 'relative']"
@@ -375,7 +375,7 @@ def test_artifacts_that_harbor_leaves_out(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
-    """A value of another type or range is refused, with what was found and expected."""
+    """A value of another type or range is refused with the found and the expected value."""
     [problem] = problems(tmp_path, text)
     assert problem.startswith(message)
 
@@ -385,14 +385,14 @@ def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
     ["http://a.org", "a.org:80", "a/b", "*", "a*.org", "*.192.0.2.1", "127.1", "", "10.0.0.1/8"],
 )
 def test_wrong_hosts(tmp_path: Path, host: str) -> None:
-    """An allowed host is a name, *.name, an address or a range, and nothing else."""
+    """An allowed host must be a name, *.name, an address or a range."""
     text = f'[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["{host}"]'
     [problem] = problems(tmp_path, text)
     assert problem.startswith(f"environment.allowed_hosts: found {host!r}")
 
 
 def test_deprecated_keys(tmp_path: Path) -> None:
-    """Old keys mean what they mean to Harbor, and contradictions are refused."""
+    """Old keys have their meaning in Harbor, and contradictions are refused."""
     environment = read(tmp_path, "[environment]\nmemory = '2G'\nstorage = '512m'").environment
     assert (environment.memory_mb, environment.storage_mb) == (2048, 512)
     no_internet = read(tmp_path, "[environment]\nallow_internet = false").environment
@@ -404,7 +404,7 @@ def test_deprecated_keys(tmp_path: Path) -> None:
 
 
 def test_what_is_no_toml(tmp_path: Path) -> None:
-    """A broken file is a problem of that file."""
+    """A file that is not TOML is a problem of that file."""
     with pytest.raises(InvalidInput, match="is not TOML"):
         read(tmp_path, "[agent\n")
     with pytest.raises(InvalidInput, match="No such file"):

@@ -1,4 +1,4 @@
-"""What Harbor tasks become: each field as a setting of an experiment, each refusal by name."""
+"""Harbor tasks become settings of an experiment or are refused by the name of a field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from labledger.benchmarks.translate import TranslatedExperiment, store_experimen
 from labledger.errors import InvalidInput
 from labledger.experiment.experiment_file import load_experiment
 from labledger.experiment.resolve import resolve
-from labledger.experiment.runtime_sections import Resources
+from labledger.experiment.resource_limits import Resources
 from labledger.experiment.templates import write_experiment
 from labledger.files.durable_files import EmptyFolder, LinkTo
 from labledger.records import json_schemas
@@ -68,7 +68,7 @@ def rows(experiment: TranslatedExperiment) -> list[Row]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-# -- what becomes of a task
+# -- translated fields
 
 
 def test_a_plain_task(one: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_plain_task(one: Path) -> None:
 
 
 def test_the_defaults(one: Path) -> None:
-    """All trials work in the image's folder, keep services, and are graded when they are done."""
+    """Trials work in the image's folder, keep services, and are graded after the agent."""
     defaults = HARBOR.read(str(write_task(one))).defaults
     runtime, grader = defaults["runtime"], defaults["benchmark"]["grader"]
     settings = [runtime[key] for key in ("workspace", "processes", "entrypoint", "rights")]
@@ -117,7 +117,7 @@ def test_the_defaults(one: Path) -> None:
 
 
 def test_names(tmp_path: Path) -> None:
-    """Ids are the declared names without organization, unless two tasks share one."""
+    """Ids are the declared names without organization, unless two tasks share a name."""
     named = {"a": "org/first", "b": "org/twice", "c": "other/twice", "e": "org/same"}
     for folder, name in named.items():
         write_task(tmp_path / folder, {"task": {"name": name}})
@@ -128,7 +128,7 @@ def test_names(tmp_path: Path) -> None:
 
 
 def test_the_instruction(one: Path) -> None:
-    """Markers at the beginning are not shown to agents; nor is anything else of the task."""
+    """Markers at the beginning and all other parts of the task are hidden from agents."""
     text = "<!-- harbor-canary GUID 1 -->\n# CANARY\n\nDo it.\n# not a canary line\n"
     toml = {"metadata": {"solution_explanation": "secret"}}
     payload = row(write_task(one, toml, instruction=text))["task"]
@@ -136,7 +136,7 @@ def test_the_instruction(one: Path) -> None:
 
 
 def test_resources_and_limits(one: Path) -> None:
-    """CPUs, memory, GPUs and time limits are those of the task; storage is not enforced."""
+    """CPUs, memory, GPUs and time limits come from the task, and storage is not enforced."""
     environment = {"cpus": 1.5, "memory_mb": 512, "storage_mb": 1024, "gpus": 2, "gpu_types": []}
     agent, verifier = {"timeout_sec": 10.5}, {"timeout_sec": 20}
     task = row(write_task(one, {"environment": environment, "agent": agent, "verifier": verifier}))
@@ -179,12 +179,12 @@ def test_resources_and_limits(one: Path) -> None:
 def test_networks(
     one: Path, environment: Row, agent: Row, verifier: Row, expected: tuple[Row, Row]
 ) -> None:
-    """The agent has its own network or the environment's; the grader's is named if it differs."""
+    """The agent has its own or the environment's network; a different grader network is named."""
     toml = {"environment": environment, "agent": agent, "verifier": verifier}
     runtime = row(write_task(one, toml))["runtime"]
     keys = ("network", "allowed_hosts")
-    found = tuple({k: s[k] for k in keys if k in s} for s in (runtime, runtime["grader"]))
-    assert found == expected
+    values = tuple({k: s[k] for k in keys if k in s} for s in (runtime, runtime["grader"]))
+    assert values == expected
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_networks(
 def test_users(
     one: Path, agent: str | int | None, verifier: str | int | None, expected: tuple[str | None, ...]
 ) -> None:
-    """Agent and verifier keep their own users, root too, over the image's in every container."""
+    """Agent and verifier keep their users, root too, over the image's user in each container."""
     toml = {
         section: {} if user is None else {"user": user}
         for section, user in (("agent", agent), ("verifier", verifier))
@@ -211,8 +211,8 @@ def test_users(
     assert benchmark.defaults["runtime"]["user"] == "image"
     runtime = benchmark.tasks[0]["runtime"]
     assert runtime.get("user") == ("image" if agent in ("root", 0) else None)
-    found = runtime.get("agent", {}).get("user"), runtime["grader"].get("user")
-    assert found == expected
+    users = runtime.get("agent", {}).get("user"), runtime["grader"].get("user")
+    assert users == expected
 
 
 def test_a_working_folder(one: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_working_folder(one: Path) -> None:
 
 
 def test_a_health_check(tmp_path: Path) -> None:
-    """It is a setup with all its numbers, and other tasks of the benchmark have none."""
+    """A health check is a setup with all its numbers, and tasks without one have none."""
     check = {
         "command": "curl $URL",
         "interval_sec": 1.5,
@@ -245,7 +245,7 @@ def test_a_health_check(tmp_path: Path) -> None:
 
 
 def test_variables(one: Path) -> None:
-    """Templates refer to the outside, or have their default; other values are literal."""
+    """A template takes an outside value or its default, and other values are literal."""
     benchmark = HARBOR.read(str(harbor_tasks.env_templates(one)))
 
     def variables(**outside: str) -> tuple[Row, Row, Row]:
@@ -264,7 +264,7 @@ def test_variables(one: Path) -> None:
 
 
 def test_variables_of_tasks_that_are_not_selected(tmp_path: Path) -> None:
-    """A run of other tasks needs no variable that only an unselected task's solution has."""
+    """A run needs no variable that only an unselected task's solution uses."""
     harbor_tasks.env_templates(tmp_path / "one")
     write_task(tmp_path / "two")
     benchmark = HARBOR.read(str(tmp_path))
@@ -274,7 +274,7 @@ def test_variables_of_tasks_that_are_not_selected(tmp_path: Path) -> None:
 
 
 def test_the_variables_of_a_solution(one: Path) -> None:
-    """Its script sets literals, values from outside and defaults, and holds no outside value."""
+    """The script sets literals, outside values and defaults, without storing outside values."""
     env = {"A": "it's $1", "B": "${TOKEN}", "C": "${LEVEL:-a 'b'}", "D": "${EMPTY:-}"}
     benchmark = HARBOR.read(str(write_task(one, {"solution": {"env": env}})))
     script = benchmark.files["tasks/one/oracle/env.sh"]
@@ -295,7 +295,7 @@ def test_the_variables_of_a_solution(one: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tests/test.sh", "solution/solve.sh"])
 def test_windows_line_ends(one: Path, name: str) -> None:
-    """A script with them is translated as it is, with a note; other files may have them."""
+    """A script with CRLF is converted, with a note; other files keep their line ends."""
     write_task(one, files={"tests/data.csv": "a,b\r\n"})
     assert HARBOR.read(str(one)).notes == ()
     for text, why in (("#!/bin/sh\ntrue\n", "the kernel cannot start it"), ("true\n", "bash")):
@@ -315,7 +315,7 @@ def test_windows_line_ends(one: Path, name: str) -> None:
 
 
 def test_a_built_image(one: Path) -> None:
-    """An image is built of the environment, and its name changes with a file or its mode."""
+    """An image is built from the environment, and its name changes with a file or its mode."""
     harbor_tasks.built_environment(one)
     benchmark = HARBOR.read(str(one))
     [task] = benchmark.tasks
@@ -331,7 +331,7 @@ def test_a_built_image(one: Path) -> None:
 
 
 def test_a_published_image_that_can_be_built(tmp_path: Path) -> None:
-    """A named image keeps its name, with how to build it, unless two tasks differ about that."""
+    """A named image keeps its name and can be built, unless two tasks build it differently."""
     dockerfile = {"environment/Dockerfile": f"FROM {IMAGE}\n"}
     toml = {"environment": {"docker_image": "org/task:1", "build_timeout_sec": 30}}
     write_task(tmp_path / "a", toml, files=dockerfile)
@@ -345,7 +345,7 @@ def test_a_published_image_that_can_be_built(tmp_path: Path) -> None:
 
 
 def test_loose_files_of_an_environment(one: Path) -> None:
-    """Without a Dockerfile, they are copied into the working folder of an image made for that."""
+    """Files without a Dockerfile are copied into the working folder of a new image."""
     files = {"environment/data": "1", "environment/.dockerignore": "*\n"}
     write_task(one, {"environment": {"workdir": "/srv/my $w/"}}, files=files)
     (one / "environment/link").symlink_to("/no/such")
@@ -360,7 +360,7 @@ def test_loose_files_of_an_environment(one: Path) -> None:
         for name, content in benchmark.files.items()
         if name.startswith(folder)
     }
-    # Below another folder, the ignore file is one of the files and none of the context.
+    # Below another folder, the ignore file is an ordinary file.
     assert context == {
         "Dockerfile": b'FROM labledger/python:3\nCOPY ["files/", "/srv/my \\\\$w/"]\n',
         "files/.dockerignore": one / "environment/.dockerignore",
@@ -373,7 +373,7 @@ def test_loose_files_of_an_environment(one: Path) -> None:
 
 
 def test_loose_files_in_the_working_folder_of_the_image(one: Path) -> None:
-    """Without `workdir`, they go into the image's own; without files, the image is as it is."""
+    """Without `workdir`, files go into the image's folder; without files, the image is used."""
     write_task(one, files={"environment/.gitkeep": ""})
     dockerfile = HARBOR.read(str(one)).files["tasks/one/environment/Dockerfile"]
     assert dockerfile == b'FROM labledger/python:3\nCOPY ["files/", "./"]\n'
@@ -382,7 +382,7 @@ def test_loose_files_in_the_working_folder_of_the_image(one: Path) -> None:
 
 
 def test_loose_files_of_a_separate_verifier(one: Path) -> None:
-    """A verifier in the agent's image has them in its own working folder."""
+    """A verifier in the agent's image gets loose files in its own working folder."""
     verifier = {"environment_mode": "separate", "environment": {"workdir": "/judge"}}
     toml = {"environment": {"workdir": "/srv"}, "verifier": verifier}
     write_task(one, toml, files={"environment/data": "1"})
@@ -419,17 +419,17 @@ def test_a_separate_verifier(one: Path) -> None:
 
 
 def test_the_image_of_a_separate_verifier(one: Path) -> None:
-    """`docker_image` of its environment comes first, then tests/Dockerfile, then the agent's."""
+    """Its `docker_image` comes first, then tests/Dockerfile, then the agent's image."""
     toml: Row = {"verifier": {"environment_mode": "separate"}}
     grader = row(harbor_tasks.built_verifier(one))["runtime"]["grader"]
     built = grader["image"]
     assert built.startswith("labledger-harbor/one-verifier:")
     assert HARBOR.read(str(one)).defaults["images"][built]["context"] == "tasks/one/tests"
-    # Its image holds the tests, so the task's are not delivered.
+    # Its image holds the tests, so the task's tests are not delivered.
     assert [entry["path"] for entry in row(one)["files"]] == ["/solution"]
 
-    own = {"docker_image": "judge:1", "cpus": 2, "memory_mb": 64, "workdir": "/judge/"}
-    toml = {"verifier": {"environment": {**own, "env": {"A": "1"}}, "env": {"B": "2"}}}
+    environment = {"docker_image": "judge:1", "cpus": 2, "memory_mb": 64, "workdir": "/judge/"}
+    toml = {"verifier": {"environment": {**environment, "env": {"A": "1"}}, "env": {"B": "2"}}}
     grader = row(write_task(one, toml, files={"tests/Dockerfile": f"FROM {IMAGE}\n"}))["runtime"][
         "grader"
     ]
@@ -439,10 +439,10 @@ def test_the_image_of_a_separate_verifier(one: Path) -> None:
 
 
 def test_the_limits_of_a_separate_verifier(one: Path) -> None:
-    """A verifier with an environment of its own has none of the agent's limits, and no GPUs."""
-    own = {"docker_image": "judge:1", "memory_mb": 64}
+    """A verifier with its own environment has neither the agent's limits nor GPUs."""
+    environment = {"docker_image": "judge:1", "memory_mb": 64}
     agents = {"cpus": 2, "memory_mb": 512, "gpus": 1}
-    toml: Row = {"environment": agents, "verifier": {"environment": own}}
+    toml: Row = {"environment": agents, "verifier": {"environment": environment}}
     written = row(write_task(one, toml))["runtime"]
     assert written["resources"] == {"cpus": 2, "memory": "512m", "gpus": 1}
     assert written["grader"]["resources"] == {"cpus": "unlimited", "memory": "64m", "gpus": 0}
@@ -452,21 +452,21 @@ def test_the_limits_of_a_separate_verifier(one: Path) -> None:
 
 
 def test_the_network_of_a_separate_verifier(one: Path) -> None:
-    """Its own environment says what it may reach."""
+    """The verifier's own environment decides its network."""
     verifier = {"environment": {"docker_image": "judge:1", "network_mode": "no-network"}}
     runtime = row(write_task(one, {"verifier": verifier}))["runtime"]
     assert (runtime["network"], runtime["grader"]["network"]) == ("full", "none")
 
 
 def test_collect_commands(one: Path) -> None:
-    """They run in a shell of the agent's container."""
+    """Collect commands run in a shell of the agent's container."""
     [collect] = row(harbor_tasks.collected_state(one))["runtime"]["grader"]["collect"]
     assert collect["command"][-1] == "cp /srv/state /logs/artifacts/state"
     assert collect["timeout_s"] == 20
 
 
 def test_artifacts_within_others(one: Path) -> None:
-    """What another artifact holds is taken once."""
+    """An artifact within another artifact is taken once."""
     artifacts = ["/app/a", "/app/a/c", "/logs/artifacts/x", "/app/a"]
     toml = {"artifacts": artifacts, "verifier": {"environment_mode": "separate"}}
     grader = row(write_task(one, toml))["runtime"]["grader"]
@@ -478,7 +478,7 @@ def test_artifacts_within_others(one: Path) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_tasks(one: Path, name: str) -> None:
-    """What needs more than labledger has is refused by name, with what would be needed."""
+    """A task that needs an unsupported feature is refused with the name of the feature."""
     builder, expected = REFUSED[name]
     assert reasons(builder(one)).startswith(expected)
 
@@ -524,7 +524,7 @@ def test_refused_tasks(one: Path, name: str) -> None:
     ],
 )
 def test_settings_that_are_refused(one: Path, toml: Row, reason: str) -> None:
-    """Whatever a task asks for is honoured or refused with the key."""
+    """A setting is either applied or refused with its key."""
     assert reason in reasons(write_task(one, toml))
 
 
@@ -556,7 +556,7 @@ def test_every_reason_is_named(one: Path) -> None:
 
 
 def test_a_wrong_value_hides_no_other_reason(one: Path) -> None:
-    """Unknown keys, wrong values and what is not supported are found in one reading."""
+    """Unknown keys, wrong values and unsupported settings are found in one reading."""
     toml = {
         "surprise": 1,
         "agent": {"timeout_sec": "soon"},
@@ -583,12 +583,12 @@ def test_a_wrong_value_hides_no_other_reason(one: Path) -> None:
 
 
 def test_collect_commands_of_a_shared_verifier(one: Path) -> None:
-    """They run before the tests, as the same user, and have their time beside that of the tests."""
+    """Collect commands run before the tests, as the same user, with extra time."""
     collect = [{"command": "echo 'a b'", "timeout_sec": 5}, {"command": "false"}]
     write_task(one, {"verifier": {"timeout_sec": 30, "collect": collect}})
     task = row(one)
     assert task["runtime"]["grader"]["timeout_s"] == 30 + 5 + 60
-    [folder] = [each["directory"] for each in task["files"] if each["path"] == "/harbor-collect"]
+    [folder] = [file["directory"] for file in task["files"] if file["path"] == "/harbor-collect"]
     script = HARBOR.read(str(one)).files[f"{folder}/collect.sh"]
     assert isinstance(script, bytes)
     *_, first, second = script.decode().splitlines()
@@ -599,7 +599,7 @@ def test_collect_commands_of_a_shared_verifier(one: Path) -> None:
 
 
 def test_unknown_keys_do_not_refuse(one: Path) -> None:
-    """A task with keys that Harbor ignores runs with a warning, and is refused if strict."""
+    """A task with keys that Harbor ignores runs with a warning, and --strict refuses it."""
     benchmark = HARBOR.read(str(write_task(one, {"agent": {"timeout_secs": 5}})))
     assert [task["id"] for task in benchmark.tasks] == ["one"]
     [warning] = warnings_of(benchmark)
@@ -614,7 +614,7 @@ def test_unknown_keys_do_not_refuse(one: Path) -> None:
 
 
 def test_a_warning_about_many_tasks(tmp_path: Path) -> None:
-    """What is the same in many tasks is said once, with how many and which."""
+    """A warning about many tasks appears once, with their number and names."""
     for number in range(5):
         write_task(tmp_path / f"t{number}", {"surprise": number})
     benchmark = HARBOR.read(str(tmp_path))
@@ -630,7 +630,7 @@ ODD_NAMES = ("fix bug", "good (1)", "résumé", ".hidden", "-v", "_draft", "x" *
 
 
 def test_odd_folder_names(tmp_path: Path) -> None:
-    """A folder whose name can be no id gets one, which says so and does not depend on others."""
+    """A folder whose name cannot be an id gets an id that does not depend on other folders."""
     for name in (*ODD_NAMES, "good"):
         write_task(tmp_path / "tasks" / name)
     benchmark = HARBOR.read(str(tmp_path / "tasks"))
@@ -642,7 +642,9 @@ def test_odd_folder_names(tmp_path: Path) -> None:
     for task in benchmark.tasks:
         json_schemas.require_valid(task, "task_v1")
     assert len(warnings_of(benchmark)) == len(ODD_NAMES)
-    assert any("the task 'fix bug' is called fix-bug@" in each for each in warnings_of(benchmark))
+    assert any(
+        "the task 'fix bug' is called fix-bug@" in warning for warning in warnings_of(benchmark)
+    )
     # It is no reason to refuse the task.
     assert refuse_ignored(benchmark).refused == ()
     alone = HARBOR.read_selected(str(tmp_path / "tasks"), ["fix-bug@*"])
@@ -653,7 +655,7 @@ def test_odd_folder_names(tmp_path: Path) -> None:
 
 
 def test_a_reason_with_any_bytes(tmp_path: Path) -> None:
-    """The experiment records a reason that names a folder of other bytes than UTF-8."""
+    """The experiment can record a folder name that is not UTF-8 in a reason."""
     write_task(tmp_path / "good")
     broken = Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff\x1b[31m"))
     write_task(broken)
@@ -664,7 +666,7 @@ def test_a_reason_with_any_bytes(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_listed_twice(tmp_path: Path) -> None:
-    """A link to a task folder is a task of its own, with an id that says which."""
+    """A link to a task folder is another task, with an id that says so."""
     write_task(tmp_path / "one")
     (tmp_path / "two").symlink_to(tmp_path / "one")
     benchmark = HARBOR.read(str(tmp_path))
@@ -673,17 +675,17 @@ def test_a_folder_that_is_listed_twice(tmp_path: Path) -> None:
 
 
 def test_tasks_have_folders_of_their_own(tmp_path: Path) -> None:
-    """Two ids never share a folder: each task is graded by its own tests."""
+    """Two ids never share a folder, so each task is graded by its own tests."""
     names = ["fix@1", "fix-1", "a:b", "a-b", "a+b", "a@b"]
     for name in names:
         write_task(tmp_path / name, files={"tests/own.txt": name})
     benchmark = HARBOR.read(str(tmp_path))
     for task in benchmark.tasks:
-        [folder] = [each["directory"] for each in task["files"] if each["for"] == "grader"]
-        own = benchmark.files[f"{folder}/own.txt"]
-        assert isinstance(own, Path)
-        assert own.read_text() == task["id"]
-    # A name that looks like the folder of another task is no id.
+        [folder] = [file["directory"] for file in task["files"] if file["for"] == "grader"]
+        content = benchmark.files[f"{folder}/own.txt"]
+        assert isinstance(content, Path)
+        assert content.read_text() == task["id"]
+    # A name that looks like the folder of another task is not an id.
     folder = unique_folder("fix@1")
     write_task(tmp_path / folder)
     folders = [unique_folder(task["id"]) for task in HARBOR.read(str(tmp_path)).tasks]
@@ -691,7 +693,7 @@ def test_tasks_have_folders_of_their_own(tmp_path: Path) -> None:
 
 
 def test_only_selected_tasks_are_read(tmp_path: Path) -> None:
-    """`--task` reads the selected tasks alone, also where their names are in their files."""
+    """`--task` reads only the selected tasks, also if their names are in their files."""
     for name in ("a", "b", "c"):
         write_task(tmp_path / name, {"task": {"name": f"org/{name}"}} if name == "b" else None)
     write(tmp_path / "c/tests/big.bin", "version https://git-lfs.github.com/spec/v1\n")
@@ -705,7 +707,7 @@ def test_only_selected_tasks_are_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_all_kinds(tmp_path: Path) -> None:
-    """Tasks that cannot be run do not hide the others."""
+    """Tasks that cannot run do not hide the other tasks."""
     benchmark = HARBOR.read(str(write_all(tmp_path / "all")))
     assert [task["id"] for task in benchmark.tasks] == sorted(RUNNABLE)
     assert [task.task_id for task in benchmark.refused] == sorted(REFUSED)
@@ -715,17 +717,19 @@ def test_a_folder_with_all_kinds(tmp_path: Path) -> None:
 
 
 def test_every_container_has_the_rights_that_harbor_gives(tmp_path: Path) -> None:
-    """The experiment that is written keeps Docker's rights, and only limits that tasks name."""
+    """The written experiment keeps Docker's rights, and only limits that tasks name."""
     benchmark = HARBOR.read(str(write_all(tmp_path / "all")))
     experiment = translated(benchmark)
     folder = tmp_path / "written"
     resolved = resolve(load_experiment(write_experiment(folder, experiment.files)[0]))
-    containers = [each for _, trial in resolved.settings for each in trial.of_containers()]
-    assert {each.runtime.rights for each in containers} == {"docker"}
-    assert {each.runtime.user for each in containers} == {"image"}
-    limits = {each.runtime.resources for each in containers}
+    containers = [
+        container for _, trial in resolved.settings for container in trial.of_containers()
+    ]
+    assert {container.runtime.rights for container in containers} == {"docker"}
+    assert {container.runtime.user for container in containers} == {"image"}
+    limits = {container.runtime.resources for container in containers}
     assert Resources(None, None, None) in limits
-    assert {each.pids for each in limits} == {None}
+    assert {limit.pids for limit in limits} == {None}
 
 
 def test_only_the_oracle_has_solutions(one: Path) -> None:
@@ -741,7 +745,7 @@ def test_only_the_oracle_has_solutions(one: Path) -> None:
 
 
 def test_an_image_for_tasks_with_images(one: Path) -> None:
-    """`--image` would have no effect, and is refused."""
+    """`--image` is refused because tasks with images would ignore it."""
     benchmark = HARBOR.read(str(write_task(one)))
     with pytest.raises(InvalidInput, match="every task of one names its own image"):
         translated(benchmark, image="other:1")
@@ -749,7 +753,7 @@ def test_an_image_for_tasks_with_images(one: Path) -> None:
 
 
 def test_the_same_input_gives_the_same_files(tmp_path: Path) -> None:
-    """The digest is the same for the same tasks elsewhere, and differs with a file or its mode."""
+    """The digest is the same in another folder, and changes with a file or its mode."""
     for name in ("a", "b"):
         write_task(tmp_path / name / "set/one")
     digests = [translated(HARBOR.read(str(tmp_path / n / "set"))).digest for n in ("a", "b")]
@@ -759,7 +763,7 @@ def test_the_same_input_gives_the_same_files(tmp_path: Path) -> None:
 
 
 def test_files_that_are_copied(tmp_path: Path, one: Path) -> None:
-    """A stored experiment has copies with their executable bits, and notices changes of both."""
+    """A stored experiment has copies with their executable bits, and notices changes."""
     write_task(one, files={"tests/data.bin": "x" * 3_000_000})
     experiment = translated(HARBOR.read(str(one)))
     stored = store_experiment(experiment, tmp_path / "stored").parent / "tasks/one/grader-tests"
@@ -773,7 +777,7 @@ def test_files_that_are_copied(tmp_path: Path, one: Path) -> None:
 
 
 def test_links_and_empty_folders_are_written(tmp_path: Path, one: Path) -> None:
-    """A stored or initialised experiment has both, and the stored one notices their changes."""
+    """Stored and new experiments keep links and empty folders, and stored ones notice changes."""
     write_task(one, files={"environment/Dockerfile": "FROM x\n", "tests/v1/a": ""})
     (one / "tests/latest").symlink_to("v1")
     (one / "environment/uploads").mkdir()
@@ -799,7 +803,7 @@ def test_links_and_empty_folders_are_written(tmp_path: Path, one: Path) -> None:
 
 
 def test_files_beneath_links(one: Path) -> None:
-    """A format of another package cannot have files written through a link."""
+    """A format of another package cannot write files through a link."""
     benchmark = HARBOR.read(str(write_task(one)))
     files = {**benchmark.files, "tasks/out": LinkTo("/"), "tasks/out/etc/x": b"1"}
     with pytest.raises(InvalidInput, match="'tasks/out/etc/x' is below a link"):
@@ -811,7 +815,7 @@ def test_files_beneath_links(one: Path) -> None:
 
 @pytest.mark.parametrize("name", ["agent.sh", "grader.sh", "healthcheck.sh"])
 def test_programs_are_posix_shell(one: Path, name: str) -> None:
-    """The programs that are copied into containers parse in a plain shell."""
+    """Programs that are copied into containers parse in a plain shell."""
     harbor_tasks.health_check(one)
     content = HARBOR.read(str(one)).files[name]
     assert isinstance(content, bytes)
@@ -824,7 +828,7 @@ def test_programs_are_posix_shell(one: Path, name: str) -> None:
 def test_the_health_check_program(
     tmp_path: Path, one: Path, start_period_s: int, passes_at: int, expected: int
 ) -> None:
-    """It fails after `retries` tries in a row; those of the start period do not count."""
+    """The program fails after `retries` tries in a row outside of the start period."""
     tries = tmp_path / "tries"
     check = {
         "command": f'echo x >>{tries}; [ "$(wc -l <{tries})" -ge {passes_at} ]',

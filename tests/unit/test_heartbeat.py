@@ -1,4 +1,4 @@
-"""The heartbeat of a run's owner: what it lets trials do, and what it tells."""
+"""The heartbeat of a run's owner: what it permits trials to do, and its events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def trials() -> Iterator[LocalExecutor]:
 
 
 @pytest.fixture
-def told() -> list[JsonObject]:
+def events() -> list[JsonObject]:
     return []
 
 
@@ -37,33 +37,33 @@ def _every_call_beats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trials_may_start_as_long_as_the_lease_lasts(
-    writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
+    writer: LedgerWriter, path: Path, trials: LocalExecutor, events: list[JsonObject]
 ) -> None:
-    """Under a lease that has expired nothing is started, until it is renewed."""
+    """Under an expired lease, no trial starts until the lease is renewed."""
     lease = kit.begin_run(writer)
     with kit.open_writer(path, kit.FakeClock()) as slow:
-        Heartbeat(slow, lease, trials, told.append).renew()
+        Heartbeat(slow, lease, trials, events.append).renew()
     assert not trials.may_start, "the lease expired long ago"
-    Heartbeat(writer, lease, trials, told.append).renew()
+    Heartbeat(writer, lease, trials, events.append).renew()
     assert trials.may_start
     trials.abandon()
     assert not trials.may_start
 
 
 def test_that_the_run_is_wanted_is_told_once(
-    writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
+    writer: LedgerWriter, path: Path, trials: LocalExecutor, events: list[JsonObject]
 ) -> None:
     """Each takeover request is reported once, however many heartbeats pass."""
-    ownership = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
+    ownership = Heartbeat(writer, kit.begin_run(writer), trials, events.append)
     ownership.renew()
-    assert told == []
+    assert events == []
     asker = this_process()
     with kit.open_writer(path) as other:
         held = other.leases.acquire_or_request(kit.RUN, asker, 30, 10)
         assert isinstance(held, LeaseInfo)
         for _ in range(3):
             ownership.renew()
-        [event] = told
+        [event] = events
         assert (event["event"], event["pid"], event["host"]) == (
             "run_wanted",
             asker.pid,
@@ -73,10 +73,10 @@ def test_that_the_run_is_wanted_is_told_once(
 
 
 def test_a_heart_that_lost_its_run_stops(
-    writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
+    writer: LedgerWriter, path: Path, trials: LocalExecutor, events: list[JsonObject]
 ) -> None:
-    """The next beat after a takeover raises, and does not make anything longer."""
-    ownership = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
+    """The next beat after a takeover raises, and extends no permission."""
+    ownership = Heartbeat(writer, kit.begin_run(writer), trials, events.append)
     with kit.open_writer(path) as other:
         other.leases.acquire(kit.RUN, this_process(), 30, is_dead=lambda owner: owner == kit.OWNER)
     with pytest.raises(LeaseLost):

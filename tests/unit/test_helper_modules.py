@@ -11,9 +11,9 @@ _TESTS = Path(__file__).parents[1]
 
 
 def test_a_failed_assert_of_a_helper_says_what_it_found() -> None:
-    """pytest rewrites the asserts of all modules of tests, also those without a test of their own.
+    """pytest rewrites the asserts of all test modules, also of helpers without tests.
 
-    Else such an assert fails without a word of what was left, differed or was missing.
+    Otherwise such an assert fails without saying which values were left, differed or were missing.
     """
     helpers = {
         name: type(module.__loader__).__name__

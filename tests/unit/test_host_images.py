@@ -1,6 +1,6 @@
-"""Images of a run whose coordinator has no engine: hosts say which ids they have.
+"""Images of a run whose coordinator has no engine: hosts report their image ids.
 
-The messages are real; only the engines behind the hosts are not there.
+The messages are real; only the engines behind the hosts are simulated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OLD, NEW = ("sha256:" + digit * 64 for digit in "12")
 
 
 class Hosts:
-    """Hosts by address, with the images that each has and what a pull of one ends with."""
+    """Hosts by address, with each host's images and the outcome of a pull."""
 
     name = "made up"
 
@@ -93,16 +93,16 @@ def checks(
     hosts: Hosts, experiment: ResolvedExperiment, *, pull: bool = True
 ) -> tuple[list[CheckResult], dict[str, str]]:
     with connected(hosts) as connection:
-        found = connection.run(connection.describe(dict.fromkeys(hosts.images, ""))).result()
-        return check_host_images(connection, found, experiment, None, pull=pull)
+        descriptions = connection.run(connection.describe(dict.fromkeys(hosts.images, ""))).result()
+        return check_host_images(connection, descriptions, experiment, None, pull=pull)
 
 
 def test_hosts_that_disagree_on_an_image_are_named(experiment: ResolvedExperiment) -> None:
-    """The check fails with each id and the hosts that have it; what all have alike is used."""
+    """The check fails with each id and its hosts; an id that all hosts share is used."""
     both = {"bench/built:1": OLD}
     hosts = Hosts({"a": {"python:3": OLD, **both}, "b": {"python:3": NEW, **both}, "c": both})
-    found, ids = checks(hosts, experiment)
-    failed = [check.detail for check in found if not check.ok]
+    problems, ids = checks(hosts, experiment)
+    failed = [check.detail for check in problems if not check.ok]
     assert failed == [
         f"python:3 is not the same image on all hosts: {OLD} on {NAMES['a']}; {NEW} on {NAMES['b']}"
     ]
@@ -111,15 +111,15 @@ def test_hosts_that_disagree_on_an_image_are_named(experiment: ResolvedExperimen
 
 
 def test_an_image_that_no_host_has_is_pulled_by_one(experiment: ResolvedExperiment) -> None:
-    """The next host tries if one cannot, and pulls are waited for; the others pull later."""
+    """One host pulls, the next one tries after a failure, and the others pull later."""
     hosts = Hosts({"a": {"bench/built:1": OLD}, "b": {"bench/built:1": OLD}})
     answers = {
         "a": [PulledImage(problem="no space")],
         "b": [PulledImage(), PulledImage(image_id=NEW)],
     }
     hosts.pull = lambda host, _ref: answers[host].pop(0)
-    found, ids = checks(hosts, experiment)
-    assert all(check.ok for check in found)
+    problems, ids = checks(hosts, experiment)
+    assert all(check.ok for check in problems)
     assert ids == {"python:3": NEW, "bench/built:1": OLD}
     assert [host for host, _ in hosts.pulls] == ["a", "b", "b"]
 
@@ -128,15 +128,15 @@ def test_what_would_have_to_be_built_needs_an_engine_here(experiment: ResolvedEx
     """An image that no host has or can pull is a failure that says whether it could be built."""
     hosts = Hosts({"a": {"other": OLD}})
     hosts.pull = lambda _host, _ref: PulledImage(problem="no registry has it")
-    found, ids = checks(hosts, experiment)
-    details = [check.detail for check in found]
-    assert not any(check.ok for check in found)
+    problems, ids = checks(hosts, experiment)
+    details = [check.detail for check in problems]
+    assert not any(check.ok for check in problems)
     assert f"no host has python:3 or can pull it: {NAMES['a']}: no registry has it" in details
     assert "no host has bench/built:1, and building it from lib needs an engine here" in details
     assert ids == {}
     hosts.pulls.clear()
-    found, _ = checks(hosts, experiment, pull=False)
+    problems, _ = checks(hosts, experiment, pull=False)
     assert ("no host has python:3; `run` has one of them pull it", True) in {
-        (check.detail, check.ok) for check in found
+        (check.detail, check.ok) for check in problems
     }
     assert not hosts.pulls

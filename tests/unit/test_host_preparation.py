@@ -1,4 +1,4 @@
-"""What the agents of a run get on a host: their files, and a gateway with keys."""
+"""A host's preparation for a run: files of agents, and a gateway with keys."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put_tar(store: ArtifactStore, agent: InstalledAgent) -> str:
 def test_files_of_an_agent_are_those_that_the_coordinator_has(
     tmp_path: Path, agent: InstalledAgent
 ) -> None:
-    """They come once; a process that finds one changed asks for all of them again."""
+    """Files are sent once, and a process that finds a changed one asks for all of them again."""
     store = ArtifactStore(tmp_path / "store")
     agents = AgentFolders(tmp_path / "agents", store)
     assert not agents.provide(agent, None)
@@ -71,7 +71,7 @@ def test_files_of_an_agent_are_those_that_the_coordinator_has(
 
 
 def test_other_files_are_refused(tmp_path: Path, agent: InstalledAgent) -> None:
-    """A tar of other files makes no entry, nor do files for another kind of machine."""
+    """Other files, or files for another kind of machine, make no entry."""
     store = ArtifactStore(tmp_path / "store")
     agents = AgentFolders(tmp_path / "agents", store)
     tar = put_tar(store, agent)
@@ -119,7 +119,7 @@ def test_a_tar_writes_only_below_its_folder(
 def test_a_tree_has_no_link_that_leads_out(
     tmp_path: Path, agent: InstalledAgent, links: dict[str, str]
 ) -> None:
-    """A link that leads out of an agent's folder, or below another link, is refused."""
+    """A link out of an agent's folder, or below another link, is refused."""
     tar = tmp_path / "tar"
     with tarfile.open(tar, "w") as archive:
         for name, target in links.items():
@@ -145,7 +145,7 @@ def prepared(folder: Path) -> Iterator[RunPreparation]:
 def test_keys_are_kept_as_long_as_they_are_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They start the gateway; when the run has needed them no more for a while, they go."""
+    """Keys start the gateway, and are dropped when the run has not needed them for a while."""
     needs = ModelNeeds(providers("http://127.0.0.1:9"), are_keys_sent=True)
     setup = RunSetup(RUN, 1, {}, False, models=needs)
     request = PrepareRun("session", setup, ((SOURCE, KEY),))
@@ -169,7 +169,7 @@ def test_keys_are_kept_as_long_as_they_are_needed(
 
 
 def test_a_host_without_a_key_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts no gateway then."""
+    """A host without a key names it, and starts no gateway."""
     monkeypatch.delenv("TEST_PROVIDER_KEY", raising=False)
     needs = ModelNeeds(providers("http://127.0.0.1:9"), are_keys_sent=False)
     with prepared(tmp_path) as preparation:
@@ -182,7 +182,7 @@ def test_a_host_without_a_key_says_which(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_gateway_gets_its_share_again(tmp_path: Path) -> None:
-    """One that was started again asks as much as before; a share that comes late is none."""
+    """A restarted gateway asks for its earlier share, and a late share is dropped."""
     task = {"name": "well", "match": "do well.", "plain": True, "turns": [{"text": "Done."}]}
     with (
         scripted_provider({"keys": [KEY], "tasks": [task]}) as provider,
@@ -203,7 +203,7 @@ def test_a_gateway_gets_its_share_again(tmp_path: Path) -> None:
         assert trial.ask("chat", "do well.").status == 200
         preparation.keeper.client.stop()
         assert preparation.share(late).uses == ()
-        # The keeper looks again after some seconds.
+        # The keeper checks again after some seconds.
         preparation.keeper.start()
         preparation.look(is_needed=True)
         assert [trial.ask("chat", "do well.").status for _ in range(3)] == [200, 200, 403]

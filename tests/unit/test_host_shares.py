@@ -14,7 +14,7 @@ def tokens(count: int) -> Amounts:
 
 
 class Host:
-    """A gateway that goes by its share, with calls that take what they may."""
+    """A gateway that respects its share, with calls that use as much as they may."""
 
     def __init__(self, name: str, chance: random.Random) -> None:
         self.name, self.chance = name, chance
@@ -23,7 +23,7 @@ class Host:
         self.refused = 0
 
     def work(self, most: int, *, ask: bool) -> None:
-        """End a call, and begin one if the share suffices; refuse one that can never be."""
+        """End a call, and begin one if the share suffices; refuse a call that can never fit."""
         if self.under_way and self.chance.random() < 0.5:
             worst = self.under_way.pop()
             self.spent += self.chance.randint(0, worst)
@@ -41,7 +41,7 @@ class Host:
         return self.spent + sum(self.under_way)
 
     def use(self, amount: int) -> ShareUse:
-        """Go by a share."""
+        """Apply a share."""
         self.share = max(amount, self.used)
         wanted = Amounts(0, self.wanted, 0)
         spent, used = Amounts(0, self.spent, 0), Amounts(0, self.used, 0)
@@ -49,7 +49,7 @@ class Host:
 
 
 def exchange(cap: SharedCap, host: Host, *, is_lost: bool = False) -> int:
-    """Give a host its share; with `is_lost`, its answer does not arrive."""
+    """Send a host its share; with `is_lost`, its answer does not arrive."""
     amount, most = cap.share_of(host.name)
     cap.shares[host.name] = cap.shares.get(host.name, NOTHING).combined(max, amount)
     use = host.use(amount.tokens)
@@ -62,7 +62,7 @@ def exchange(cap: SharedCap, host: Host, *, is_lost: bool = False) -> int:
 
 
 def test_hosts_never_use_more_than_the_cap_together() -> None:
-    """Whatever they ask, and whichever answers are lost; and none waits for ever."""
+    """The cap holds and no call waits forever, whatever hosts ask or answers are lost."""
     for seed in range(25):
         chance = random.Random(seed)
         cap = SharedCap(tokens(200))
@@ -71,7 +71,7 @@ def test_hosts_never_use_more_than_the_cap_together() -> None:
             host = chance.choice(hosts)
             most = exchange(cap, host, is_lost=chance.random() < 0.1)
             host.work(most, ask=True)
-            assert sum(each.used for each in hosts) <= 200, seed
+            assert sum(host.used for host in hosts) <= 200, seed
         for _ in range(200):
             for host in hosts:
                 host.work(exchange(cap, host), ask=False)
@@ -80,7 +80,7 @@ def test_hosts_never_use_more_than_the_cap_together() -> None:
 
 
 def test_a_host_gets_what_another_does_not_need() -> None:
-    """A call gets from the share of an idle host, but nothing from one that does not answer."""
+    """A call gets from an idle host's share, but not from a host that does not answer."""
     chance = random.Random(1)
     cap = SharedCap(tokens(101))
     one, two = Host("one", chance), Host("two", chance)
@@ -104,7 +104,7 @@ def test_a_host_gets_what_another_does_not_need() -> None:
 
 
 def test_a_cap_without_an_end_holds_nothing_up() -> None:
-    """Of a kind that has no cap, each host has more than any call can use."""
+    """If a kind has no cap, each host has more than any call can use."""
     cap = SharedCap(replace(ENDLESS, requests=4))
     host = Host("one", random.Random(1))
     exchange(cap, host)

@@ -1,4 +1,4 @@
-"""What a trial takes from the configuration of its image."""
+"""The parts of an image's configuration that a trial uses."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ S = 10**9
     ],
 )
 def test_health_checks(config: dict[str, Any], expected: HealthWait | None) -> None:
-    """A check is what the engine would run, with its defaults."""
+    """A check equals the engine's command, with its defaults."""
     assert ImageFacts.of_config(config).health == expected
 
 
 def test_the_wait_is_part_of_setup() -> None:
-    """It comes first, adds its longest time to the limit, and leaves the setup as it is."""
+    """The wait comes first in setup and adds its longest time to the limit."""
     wait = HealthWait("check $HOME", 10, 5, 20, 3)
     alone = wait.before(None)
     assert alone.timeout_s == 20 + 5 + 3 * (10 + 5) + 60
@@ -64,11 +64,11 @@ def test_the_wait_is_part_of_setup() -> None:
 
 @pytest.mark.parametrize(("setting", "waits"), [("image", True), (None, False)])
 def test_only_trials_that_want_it_wait(tmp_path: Path, setting: str | None, waits: bool) -> None:
-    """The setting, and an image with a check, give a trial a setup and the time for it."""
+    """Only the setting and an image with a check give a trial a setup and its time."""
     trials = Trials(tmp_path, {BUSYBOX: "sha256:0"})
     spec = trials.spec(runtime={"healthcheck": setting} if setting else {})
-    assert "setup" not in spec.settings.phases
+    assert "setup" not in spec.container.settings.phases
     facts = ImageFacts(health=HealthWait("check", 10, 5, 20, 3))
     known = replace(spec, plan=replace(spec.plan, image_facts={"sha256:0": facts}))
-    assert ("setup" in known.settings.phases) is waits
-    assert (known.deadline_s > spec.deadline_s) is waits
+    assert ("setup" in known.container.settings.phases) is waits
+    assert (known.container.deadline_s > spec.container.deadline_s) is waits

@@ -1,4 +1,4 @@
-"""Files of an image that stay where a trial puts others: read from a tar, merged, restored."""
+"""Files of an image below a trial's folder: read from a tar, merged, restored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file(name: str, content: bytes = b"of image", **attributes: object) -> Membe
 
 
 def unpacked(tmp_path: Path, *members: Member, path: str = "/tests") -> KeptFiles:
-    """Return what is kept of a tar, as an engine gives it of a path."""
+    """Return the folder that is kept from a tar of the engine."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", encoding="utf-8") as archive:
         for name, content, attributes in members:
@@ -51,19 +51,19 @@ def write_task_file(path: Path) -> None:
 
 
 def listing(top: Path) -> dict[str, str]:
-    """Return what is below a folder: the content of files, `-> TARGET`, and `/` for folders."""
-    found = {}
+    """Return the entries below a folder: contents, `-> TARGET`, and `/` for folders."""
+    texts = {}
     for path in sorted(top.rglob("*")):
         name = path.relative_to(top).as_posix()
         if path.is_symlink():
-            found[name] = f"-> {path.readlink()}"
+            texts[name] = f"-> {path.readlink()}"
         else:
-            found[name] = "/" if path.is_dir() else path.read_text()
-    return found
+            texts[name] = "/" if path.is_dir() else path.read_text()
+    return texts
 
 
 def test_a_folder_of_an_image(tmp_path: Path) -> None:
-    """Files, folders and links are copied, and so are other names of a file."""
+    """Files, folders, links and hard links are copied."""
     kept = unpacked(
         tmp_path,
         folder("tests/"),
@@ -85,7 +85,7 @@ def test_a_folder_of_an_image(tmp_path: Path) -> None:
 
 
 def test_any_user_of_a_container_can_read_them(tmp_path: Path) -> None:
-    """Whatever files this user makes otherwise, folders have 755 and files 644 or 755."""
+    """Folders have 755 and files 644 or 755, whatever this user's umask."""
     task = tmp_path / "task"
     write_task_file(task / "new/x")
     before = os.umask(0o077)
@@ -110,12 +110,12 @@ def test_any_user_of_a_container_can_read_them(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_there(tmp_path: Path, members: list[Member]) -> None:
-    """An empty folder, and anything else than a folder at the path, keeps nothing."""
+    """An empty folder, or a path that is not a folder, keeps nothing."""
     assert not unpacked(tmp_path, *members).exists()
 
 
 def test_a_hostile_tar(tmp_path: Path) -> None:
-    """Nothing is written outside, through a link, twice, or beneath a file; devices stay out."""
+    """Nothing is written outside, through a link, twice or beneath a file. Devices are left out."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "secret").write_text("not to be copied")
     kept = unpacked(
@@ -143,7 +143,7 @@ def test_a_hostile_tar(tmp_path: Path) -> None:
 
 
 def test_a_damaged_tar(tmp_path: Path) -> None:
-    """A tar that ends early is an error: the image may have more than it holds."""
+    """A truncated tar is an error, because the image may hold more."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         info = tarfile.TarInfo("tests")
@@ -157,7 +157,7 @@ def test_a_damaged_tar(tmp_path: Path) -> None:
 
 
 def test_files_of_the_task_come_over_them(tmp_path: Path) -> None:
-    """Folders are merged; anything else of the task takes the place of what the image has."""
+    """Folders are merged, and other files of the task replace the image's files."""
     kept = unpacked(
         tmp_path,
         folder("tests"),
@@ -192,7 +192,7 @@ def test_files_of_the_task_come_over_them(tmp_path: Path) -> None:
 
 
 def test_permissions_come_back(tmp_path: Path) -> None:
-    """The commands give copies the image's permissions, but not those of what took their place."""
+    """Copies get the image's permissions; files of the task do not."""
     odd = "it's an $odd name"
     kept = unpacked(
         tmp_path,
@@ -222,7 +222,7 @@ def test_permissions_come_back(tmp_path: Path) -> None:
 
 
 def test_owners_come_back_before_permissions(tmp_path: Path) -> None:
-    """Files come before folders: until then nobody but root can exchange them for links."""
+    """Files come before folders, so that only root can replace them by links until then."""
     kept = unpacked(
         tmp_path,
         folder("tests"),

@@ -1,4 +1,4 @@
-"""Importing runs of another ledger: whole, once, verified first, or not at all."""
+"""Importing runs of another ledger: complete, once, after verification, or not at all."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path) -> LabFolder:
-    """A lab that is not there yet."""
+    """A lab that does not exist yet."""
     return LabFolder(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[ImportedRun]) -> list[tuple[str, RunRelation]]:
-    return [(each.run_id, each.relation) for each in found]
+def standings(imported: list[ImportedRun]) -> list[tuple[str, RunRelation]]:
+    return [(run.run_id, run.relation) for run in imported]
 
 
-# -- what is brought
+# -- imported data
 
 
 def test_a_run_arrives_as_it_is(there: Path, here: LabFolder) -> None:
-    """Every row, digest and artifact is carried, large ones as files, and all of it verifies."""
+    """Every row, digest and artifact is imported, large ones as files, and all of it verifies."""
     assert standings(import_source(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert rows(here.root) == rows(there)
     report = verify_lab(here, None)
@@ -67,7 +67,7 @@ def test_a_run_arrives_as_it_is(there: Path, here: LabFolder) -> None:
 
 
 def test_its_folder_is_made(there: Path, here: LabFolder, tmp_path: Path) -> None:
-    """The imported run has mirrors, summary and experiment, the bytes of the other lab's."""
+    """The imported run has the other lab's mirrors, summary and experiment, byte for byte."""
     import_source(here, there)
     with LedgerReader.open(there / "ledger.sqlite") as reader:
         mirrors.rebuild_all(reader, kit.RUN, tmp_path / "theirs")
@@ -80,7 +80,7 @@ def test_its_folder_is_made(there: Path, here: LabFolder, tmp_path: Path) -> Non
 
 
 def test_once_more_changes_nothing(there: Path, here: LabFolder) -> None:
-    """The same run again is here already: no row is written, and no file."""
+    """Importing again writes no row and no file."""
     import_source(here, there)
     before = rows(here.root)
     stamps = {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")}
@@ -90,7 +90,7 @@ def test_once_more_changes_nothing(there: Path, here: LabFolder) -> None:
 
 
 def test_two_labs_become_one_both_ways(there: Path, here: LabFolder) -> None:
-    """Each gets the other's runs; afterwards both hold the same histories."""
+    """Labs that import each other's runs have the same histories."""
     begin(here.root, "ours", 3)
     begin(there, "theirs", 4)
     assert standings(import_source(here, there)) == [
@@ -130,13 +130,17 @@ def test_a_run_that_is_further_here_stays(here: LabFolder, tmp_path: Path) -> No
     import_source(here, there)
     go_on(here.root, kit.RUN, 4)
     before = rows(here.root)
-    [found] = import_source(here, there)
-    assert (found.relation, found.committed_locally, found.committed) == (RunRelation.SAME, 4, 2)
+    [imported] = import_source(here, there)
+    assert (imported.relation, imported.committed_locally, imported.committed) == (
+        RunRelation.SAME,
+        4,
+        2,
+    )
     assert rows(here.root) == before
 
 
 def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
-    """An imported, interrupted run has no owner or budget, and its chain is continued here."""
+    """An imported interrupted run has no owner or budget, and its chain continues here."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     with kit.open_writer(there / "ledger.sqlite") as writer:
@@ -144,8 +148,8 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
         writer.stage(lease, kit.result(3), final=True)
         writer.set_budget(lease, {"cost_usd": 2})
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    [found] = import_source(here, there)
-    assert found.uncommitted_results == 1
+    [imported] = import_source(here, there)
+    assert imported.uncommitted_results == 1
     with LedgerReader.open(here.ledger) as reader:
         run = reader.run(kit.RUN)
         assert (run.status, run.lease, reader.staged(kit.RUN)) == (RunStatus.INTERRUPTED, None, {})
@@ -160,7 +164,7 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
 
 
 def test_only_the_named_runs_are_brought(there: Path, here: LabFolder) -> None:
-    """`--run` chooses; a name that is not there is refused before anything is written."""
+    """`--run` selects runs, and an unknown name is refused before any write."""
     begin(there, "theirs", 1)
     with pytest.raises(RunNotFound, match="no run 'their'") as refused:
         import_source(here, there, ["theirs", "their"])
@@ -182,17 +186,17 @@ def test_only_the_named_runs_are_brought(there: Path, here: LabFolder) -> None:
 def test_a_source_is_named_in_four_ways(
     there: Path, here: LabFolder, word: Callable[[Path], Path]
 ) -> None:
-    """A ledger, its lab, the folder around it, or one run's folder: then only that run."""
+    """A source is a ledger, its lab, the folder around it, or one run's folder."""
     begin(there, "theirs", 1)
     folder = there / "runs" / kit.RUN
     folder.mkdir(parents=True)
     (folder / "resolved.json").write_text("{}")
-    found = [run_id for run_id, _ in standings(import_source(here, word(there)))]
-    assert found == ([kit.RUN] if word(there) == folder else [kit.RUN, "theirs"])
+    run_ids = [run_id for run_id, _ in standings(import_source(here, word(there)))]
+    assert run_ids == ([kit.RUN] if word(there) == folder else [kit.RUN, "theirs"])
 
 
 def test_a_dry_run_writes_nothing(there: Path, here: LabFolder) -> None:
-    """It says what would come, and neither lab changes."""
+    """A dry run reports the runs to import and changes neither lab."""
     before = contents(there)
     assert standings(import_source(here, there, dry_run=True)) == [(kit.RUN, RunRelation.NEW)]
     assert not here.root.exists()
@@ -200,16 +204,16 @@ def test_a_dry_run_writes_nothing(there: Path, here: LabFolder) -> None:
 
 
 def contents(lab: Path) -> dict[Path, bytes]:
-    """Every file of a lab; SQLite's shared memory is not a part of what it holds."""
+    """Return every file of a lab except SQLite's shared memory."""
     files = (path for path in lab.rglob("*") if path.is_file() and not path.name.endswith("-shm"))
     return {path: content for path in files if (content := path.read_bytes())}
 
 
-# -- who may not be disturbed
+# -- owners and leases
 
 
 def test_a_run_that_is_being_written_is_refused(here: LabFolder, tmp_path: Path) -> None:
-    """A live lease, there or here, keeps an import away; a named run beside it can be brought."""
+    """A live lease on either side prevents the import of a run, but not of another named run."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     begin(there, "idle", 1)
@@ -230,7 +234,7 @@ def test_a_run_that_is_being_written_is_refused(here: LabFolder, tmp_path: Path)
 
 
 def test_finished_results_here_are_not_lost(here: LabFolder, tmp_path: Path) -> None:
-    """What is staged here and not committed was paid for: a growth does not run over it."""
+    """A staged result here, which was paid for, is not overwritten by a longer history."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_source(here, there)
@@ -246,7 +250,7 @@ def test_finished_results_here_are_not_lost(here: LabFolder, tmp_path: Path) -> 
 
 
 def test_an_owner_from_before_is_fenced_off(here: LabFolder, tmp_path: Path) -> None:
-    """A coordinator whose lease had run out cannot commit once the run was brought further."""
+    """A coordinator with an expired lease cannot commit after the import."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_source(here, there)
@@ -263,7 +267,7 @@ def test_an_owner_from_before_is_fenced_off(here: LabFolder, tmp_path: Path) -> 
 
 
 def test_another_run_of_the_same_name_is_refused(there: Path, here: LabFolder) -> None:
-    """The first difference is named, nothing is written, and the others can still be brought."""
+    """The first difference is named, no row is written, and other runs can be imported."""
     begin(here.root, kit.RUN, 2, total=6)
     begin(there, "theirs", 1)
     before = rows(here.root)
@@ -276,7 +280,7 @@ def test_another_run_of_the_same_name_is_refused(there: Path, here: LabFolder) -
 
 
 def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> None:
-    """Two histories of a run that differ are refused with the first slot that differs."""
+    """Two histories that differ are refused with the first slot that differs."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_source(here, there)
@@ -288,9 +292,9 @@ def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> Non
     before = rows(here.root)
     with pytest.raises(
         LedgerError, match="run-1: trial 2 has other records: the source saved it at"
-    ) as found:
+    ) as caught:
         import_source(here, there)
-    assert "another lab" in str(found.value.hint)
+    assert "another lab" in str(caught.value.hint)
     assert rows(here.root) == before
 
 
@@ -320,7 +324,7 @@ TAMPERED = {
 def test_a_tampered_source_is_refused(
     there: Path, here: LabFolder, statement: str, words: str
 ) -> None:
-    """Whatever was changed since it was committed is named, and nothing is written."""
+    """Each change after a commit is named, and no row is written."""
     kit.tamper(there / "ledger.sqlite", statement)
     with pytest.raises(LedgerError, match=words):
         import_source(here, there)
@@ -328,7 +332,7 @@ def test_a_tampered_source_is_refused(
 
 
 def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: LabFolder) -> None:
-    """Only the runs that are asked for need to verify."""
+    """Only the requested runs need to verify."""
     begin(there, "theirs", 2)
     kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
     assert standings(import_source(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
@@ -346,7 +350,7 @@ def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: LabFold
 def test_digests_that_fit_are_not_enough(
     here: LabFolder, tmp_path: Path, run_id: str, changes: dict[str, Any], words: str
 ) -> None:
-    """Anybody can compute digests: names and records are checked for themselves."""
+    """Names and records are checked besides digests, which anybody can compute."""
     path = kit.make_ledger(tmp_path / "there")
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, run_id)
@@ -394,7 +398,7 @@ def link(path: Path) -> None:
 def test_what_is_no_ledger_is_refused(
     there: Path, here: LabFolder, damage: Callable[[Path], None], words: str
 ) -> None:
-    """A plain message, and nothing is written."""
+    """The refusal is a plain message, and nothing is written."""
     kit.open_writer(there / "ledger.sqlite").close()
     damage(there / "ledger.sqlite")
     with pytest.raises(LedgerError, match=words) as refused:
@@ -406,7 +410,7 @@ def test_what_is_no_ledger_is_refused(
 
 
 def test_what_is_not_there_is_refused(here: LabFolder, tmp_path: Path) -> None:
-    """A folder without a ledger, and a name without a file, say what could be named."""
+    """A folder without a ledger and a missing file are refused with the possible sources."""
     for given in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InvalidInput, match="a ledger file, a lab folder"):
             import_source(here, given)
@@ -422,7 +426,7 @@ def fifo(path: Path) -> None:
 
 
 def outside(path: Path) -> None:
-    """The right content, but not in the source."""
+    """The right content, but outside of the source."""
     elsewhere = path.parents[4] / "outside"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
@@ -438,7 +442,7 @@ def folder_outside(path: Path) -> None:
 def test_an_artifact_that_is_not_in_the_source_is_refused(
     there: Path, here: LabFolder, damage: Callable[[Path], None]
 ) -> None:
-    """Lost files, links and pipes are not followed: nothing is written."""
+    """Lost files, links and pipes are not followed, and nothing is written."""
     [path] = (path for path in there.glob("artifacts/sha256/*/*") if path.read_bytes() == b"large")
     damage(path)
     with pytest.raises(LedgerError, match="slot 3: artifact"):
@@ -447,7 +451,7 @@ def test_an_artifact_that_is_not_in_the_source_is_refused(
 
 
 def test_the_own_ledger_is_refused(there: Path) -> None:
-    """A lab is no source for itself."""
+    """A lab cannot import from itself."""
     with pytest.raises(InvalidInput, match="this lab's own ledger"):
         import_source(LabFolder(there), there)
 
@@ -455,7 +459,7 @@ def test_the_own_ledger_is_refused(there: Path) -> None:
 def test_nothing_temporary_is_written_for_a_ledger(
     there: Path, here: LabFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What a killed import may leave is a locked folder, which the next one removes."""
+    """Leftovers of a killed import are in a locked folder, which the next import removes."""
     abandoned = tmp_path / "labledger-import-killed"
     abandoned.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -482,7 +486,7 @@ def wrapped(function: Callable[..., Any], before: Callable[..., None]) -> Callab
 
 @pytest.mark.parametrize("is_lab", [True, False])
 def test_hints_about_a_source_name_its_lab(there: Path, here: LabFolder, is_lab: bool) -> None:
-    """What to do about a damaged source is not said about the lab that it is imported into."""
+    """A hint about a damaged source names the source's lab, not the importing lab."""
     kit.tamper(there / "ledger.sqlite", "UPDATE slot_commit SET payload_digest = 'x'")
     source = there if is_lab else (there / "ledger.sqlite").rename(there / "copy.sqlite")
     with pytest.raises(LedgerError, match="does not verify") as refused:
@@ -496,7 +500,7 @@ def test_hints_about_a_source_name_its_lab(there: Path, here: LabFolder, is_lab:
 
 
 def test_an_older_source_is_upgraded_as_a_copy(here: LabFolder, tmp_path: Path) -> None:
-    """A ledger of revision 0001 is brought, and stays as it is."""
+    """A ledger of revision 0001 is imported and stays unchanged."""
     there = tmp_path / "older" / ".lab"
     begin(there, kit.RUN, 3)
     expected = rows(there)
@@ -510,7 +514,7 @@ def test_an_older_source_is_upgraded_as_a_copy(here: LabFolder, tmp_path: Path) 
 
 
 def test_a_newer_source_is_refused(there: Path, here: LabFolder) -> None:
-    """What a later labledger wrote is not guessed at."""
+    """A ledger of a later version is refused."""
     kit.tamper(there / "ledger.sqlite", "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(LedgerTooNew, match="revision 9999"):
         import_source(here, there)
@@ -525,7 +529,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_in_the_middle_there_is_no_run(there: Path, here: LabFolder) -> None:
-    """After `kill -9` in the transaction the ledger holds no part of it; again brings it all."""
+    """After `kill -9` in the transaction, no part of the run is there, and a retry imports it."""
     words = (there, "--lab-dir", here.root)
     killed = command_line("import", *words)
     done = subprocess.run(killed, env=command_env(**{VARIABLE: "inside_import"}), check=False)
@@ -542,7 +546,7 @@ def test_killed_in_the_middle_there_is_no_run(there: Path, here: LabFolder) -> N
 def test_a_disk_that_fails(
     there: Path, here: LabFolder, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A file that cannot be made durable is an error of ours; no part of a run folder is left."""
+    """A file that cannot be made durable is an error, and no part of a run folder is left."""
     fsync = os.fsync
 
     def failing(descriptor: int) -> None:
@@ -562,7 +566,7 @@ def test_a_disk_that_fails(
 
 
 def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
-    """`import` prints a line per run, or JSON; a refusal has a hint and exit code 3."""
+    """`import` prints a line for each run, or JSON; a refusal has a hint and exits with 3."""
     words = (there, "--lab-dir", here.root)
     dry = command(*words, "--dry-run")
     assert dry.stdout == "would import run-1: 6 of 6 trials saved\n"
@@ -578,7 +582,7 @@ def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
 
 @pytest.mark.parametrize("first", tiered(range(4), default=[0]))
 def test_every_refusal_is_an_error_of_ours(there: Path, here: LabFolder, first: int) -> None:
-    """A changed byte anywhere in the source is either refused in our words or changes nothing."""
+    """A changed byte anywhere in the source is refused with a message or changes nothing."""
     kit.open_writer(there / "ledger.sqlite").close()
     whole = (there / "ledger.sqlite").read_bytes()
     for file in there.glob("ledger.sqlite-*"):

@@ -1,4 +1,4 @@
-"""Importing a run from its folder of mirrors: the same rows and digests, or a plain refusal."""
+"""Importing a run from its mirrors gives the same rows and digests, or a plain refusal."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ from labledger.ledger.exchange.histories import RunRelation
 from labledger.records import json_schemas
 from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.resource_use import ResourceUse
 from labledger.upkeep.import_runs import import_source
 from labledger.upkeep.verify_lab import verify_lab
 
 
 @built_once
 def lab_with_a_run(folder: Path) -> Path:
-    """A lab with a completed run: a retried slot, a pruned one, awkward values."""
+    """Return a lab with a completed run: a retried slot, a pruned one, awkward values."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 5, prices=kit.PRICES)
         writer.commit_result(lease, kit.result(0, message="é\u2028\n", outcome=None))
-        lost = kit.result(1, status=SlotStatus.INFRA_ERROR)
+        lost = kit.result(1, status=SlotStatus.INFRA_ERROR, resource_use=ResourceUse(0, 2**63 - 1))
         odd = kit.model_call(2, request_id='é\x00"', raw_usage={"é": [1.0, 2**60, None]})
         writer.stage(lease, kit.with_calls(lost, kit.model_call(), odd), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         metrics = (MetricValue("a", "result", 2**60 + 1), MetricValue("b", "result", 1.0))
-        made = kit.result(3, metrics=metrics, events=())
-        writer.commit_result(lease, kit.with_calls(made, kit.model_call(1, **kit.UNKNOWN)))
-        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        result = kit.result(3, metrics=metrics, events=(), resource_use=ResourceUse(None, 512))
+        writer.commit_result(lease, kit.with_calls(result, kit.model_call(1, **kit.UNKNOWN)))
+        stored = Artifact(*writer.store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(4, stored),)
         writer.commit_result(lease, kit.result(4, artifacts=(stored,), evidence=evidence))
         writer.leases.release(lease, RunStatus.COMPLETED)
@@ -59,7 +60,7 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(there: Path, tmp_path: Path) -> Path:
-    """The run's mirrors, exported, away from their ledger."""
+    """The run's mirrors, exported outside the lab."""
     with open_ledger(there / "ledger.sqlite") as ledger:
         ledger.export(kit.RUN, "all", tmp_path / "mirrors")
     return tmp_path / "mirrors"
@@ -71,18 +72,18 @@ def here(tmp_path: Path) -> LabFolder:
 
 
 def without_artifacts(lab: Path) -> dict[str, list[object]]:
-    """Rows of the run but for artifacts, and for when it was last touched."""
-    found = {**rows(lab)}
-    del found["artifact"]
-    [progress] = found["schedule_progress"]
-    found["schedule_progress"] = [progress[:3]]
-    return found
+    """Return the rows of the run without artifacts and without the time of its last change."""
+    imported_rows = {**rows(lab)}
+    del imported_rows["artifact"]
+    [progress] = imported_rows["schedule_progress"]
+    imported_rows["schedule_progress"] = [progress[:3]]
+    return imported_rows
 
 
 def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder) -> None:
-    """Every row and digest is made again, and only artifacts are missing, as verify says."""
-    [found] = import_source(here, folder, without_artifacts=True)
-    assert (found.relation, found.missing_artifacts) == (RunRelation.NEW, 4)
+    """Every row and digest is restored, and verify reports only missing artifacts."""
+    [imported] = import_source(here, folder, without_artifacts=True)
+    assert (imported.relation, imported.missing_artifacts) == (RunRelation.NEW, 4)
     assert without_artifacts(here.root) == without_artifacts(there)
     messages = verify_lab(here, None).findings
     assert len(messages) == 4
@@ -90,17 +91,17 @@ def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder)
 
 
 def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here: LabFolder) -> None:
-    """Content that lies in `artifacts` beside the mirrors, or is here already, is not missing."""
+    """Artifacts beside the mirrors, or stored here already, are not missing."""
     import_source(here, there)
     shutil.rmtree(here.root)
     shutil.copytree(there / "artifacts", folder / "artifacts")
-    [found] = import_source(here, folder, without_artifacts=True)
-    assert found.missing_artifacts == 3
+    [imported] = import_source(here, folder, without_artifacts=True)
+    assert imported.missing_artifacts == 3
     assert [path.read_bytes() for path in here.artifacts.glob("sha256/*/*")] == [b"large"]
 
 
 def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path: Path) -> None:
-    """The views name the same hosts after an import from a ledger, and from mirrors."""
+    """The views name the same hosts after an import from a ledger and from mirrors."""
     path = kit.make_ledger(tmp_path / "there")
     hosts: list[Any] = ["a/0000000f", None, "../x/0000000f", "b/0000000e"]
     with kit.open_writer(path) as writer:
@@ -130,14 +131,16 @@ def test_the_hosts_of_a_cluster_come_with_the_evidence(here: LabFolder, tmp_path
                 tmp_path / "mirrors" / mirror
             ).read_bytes()
         import_source(here, source, without_artifacts=True)
-        findings = [each for each in verify_lab(here, None).findings if "missing" not in each]
+        findings = [
+            finding for finding in verify_lab(here, None).findings if "missing" not in finding
+        ]
         assert findings == []
         shutil.rmtree(here.root)
         shutil.rmtree(tmp_path / "again")
 
 
 def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> None:
-    """With runs beside it, an empty ledger says what to do, and that works."""
+    """An empty ledger beside runs is refused with a remedy that works."""
     ledger, run_folder = there / "ledger.sqlite", LabFolder(there).run_folder(kit.RUN)
     with open_ledger(ledger) as opened:
         opened.export(kit.RUN)
@@ -158,19 +161,18 @@ def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> No
 def test_without_their_artifacts_mirrors_are_refused(
     folder: Path, there: Path, here: LabFolder
 ) -> None:
-    """Mirrors without their artifacts are refused before anything is written, unless the run
-    is here."""
+    """Mirrors without their artifacts are refused before any write, unless the run is here."""
     with pytest.raises(LedgerError, match="without the artifacts that they refer to") as refused:
         import_source(here, folder)
     assert "`without_artifacts=True`" in str(refused.value.hint)
     assert not here.root.exists()
     import_source(here, there)
-    [found] = import_source(here, folder)
-    assert found.relation is RunRelation.SAME
+    [imported] = import_source(here, folder)
+    assert imported.relation is RunRelation.SAME
 
 
 def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_path: Path) -> None:
-    """A set of mirrors is a source as a ledger is, conflicts and growth alike."""
+    """Mirrors are a source like a ledger, with the same conflicts and growth."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_source(here, there)
@@ -179,8 +181,12 @@ def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_pat
         writer.commit_result(lease, kit.result(2))
         with open_ledger(writer.path) as ledger:
             ledger.export(kit.RUN, "all", tmp_path / "mirrors")
-    [found] = import_source(here, tmp_path / "mirrors", without_artifacts=True)
-    assert (found.relation, found.committed_locally, found.committed) == (RunRelation.GROWN, 2, 3)
+    [imported] = import_source(here, tmp_path / "mirrors", without_artifacts=True)
+    assert (imported.relation, imported.committed_locally, imported.committed) == (
+        RunRelation.GROWN,
+        2,
+        3,
+    )
     assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
 
 
@@ -263,7 +269,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_mirrors_that_are_not_one_history_are_refused(
     folder: Path, here: LabFolder, damage: Callable[[Path], None], words: str
 ) -> None:
-    """A changed, cut or hostile file is refused, with its line or its slot, and nothing written."""
+    """A changed, cut or hostile file is refused with its line or slot, and nothing is written."""
     damage(folder)
     with pytest.raises(LabLedgerError, match=words):
         import_source(here, folder, without_artifacts=True)
@@ -271,7 +277,7 @@ def test_mirrors_that_are_not_one_history_are_refused(
 
 
 def test_mirrors_without_their_chain_are_refused(folder: Path, here: LabFolder) -> None:
-    """Records alone cannot be verified; the message says how to write what is missing."""
+    """Records without a chain cannot be verified, and the message says how to write it."""
     (folder / CHAIN).unlink()
     with pytest.raises(InvalidInput, match=r"no chain\.jsonl to verify them by \(`labledger exp"):
         import_source(here, folder)

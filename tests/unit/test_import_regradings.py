@@ -1,4 +1,4 @@
-"""Regradings that are verified and imported: with their roots, in order, and nothing doubled."""
+"""Regradings are verified and imported with their roots, in order, and never twice."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def here(tmp_path: Path) -> LabFolder:
     return LabFolder(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[ImportedRun]) -> dict[str, RunRelation]:
-    return {each.run_id: each.relation for each in found}
+def standings(imported: list[ImportedRun]) -> dict[str, RunRelation]:
+    return {run.run_id: run.relation for run in imported}
 
 
 def passes(ledger: Path) -> list[tuple[object, ...]]:
-    """Generation and passes, as the views of the ledger have them."""
+    """Return generation and passes from the views of the ledger."""
     sql = "SELECT run_id, generation, pass FROM run_history ORDER BY 1"
     return list(query(ledger, sql)[1])
 
@@ -69,7 +69,7 @@ def passes(ledger: Path) -> list[tuple[object, ...]]:
 
 
 def test_a_ledger_with_regradings_verifies(there: Path) -> None:
-    """Complete ones and others; one of them can be verified alone."""
+    """Complete and incomplete regradings verify, also one regrading alone."""
     report = verify(there / "ledger.sqlite")
     assert (report.findings, report.runs, report.slots) == ((), 3, 10)
     assert verify(there / "ledger.sqlite", REGRADED).is_clean
@@ -112,20 +112,20 @@ def test_a_ledger_with_regradings_verifies(there: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, words: str) -> None:
-    """Verification checks which grading counts, and a regrading's root, against the runs."""
+    """Verification checks the current grading and a regrading's root against the runs."""
     kit.tamper(there / "ledger.sqlite", statement)
     report = verify(there / "ledger.sqlite")
-    told = [finding.message for finding in report.findings if finding.run_id == run_id]
-    assert any(words in message for message in told), report.findings
+    messages = [finding.message for finding in report.findings if finding.run_id == run_id]
+    assert any(words in message for message in messages), report.findings
 
 
 # -- importing
 
 
 def test_runs_arrive_with_their_regradings(there: Path, here: LabFolder) -> None:
-    """Roots first; what counts there counts here; once more changes nothing."""
-    found = import_source(here, there)
-    assert standings(found) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], RunRelation.NEW)
+    """Roots are imported first, the same grading counts, and a second import changes nothing."""
+    imported = import_source(here, there)
+    assert standings(imported) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], RunRelation.NEW)
     assert passes(here.ledger) == passes(there / "ledger.sqlite") == [("run-1", 2, 1)]
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     for run_id in ("run-1", REGRADED, "run-1.g3"):
@@ -136,7 +136,7 @@ def test_runs_arrive_with_their_regradings(there: Path, here: LabFolder) -> None
 
 
 def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: LabFolder) -> None:
-    """Also where the source numbers it before its root."""
+    """The root is imported first, also where the source numbers it later."""
     tables = [table for table in metadata.sorted_tables if "run_no" in table.columns]
     moves = [
         f"UPDATE {table.name} SET run_no = {to} WHERE run_no = {old}"
@@ -153,14 +153,14 @@ def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: 
             "row_digest('run_tally', run_no, table_name, row_count, content)"
         )
     assert verify(there / "ledger.sqlite").is_clean
-    found = import_source(here, there)
-    assert [each.run_id for each in found] == ["run-1", REGRADED, "run-1.g3"]
+    imported = import_source(here, there)
+    assert [run.run_id for run in imported] == ["run-1", REGRADED, "run-1.g3"]
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     assert verify(here.ledger).is_clean
 
 
 def test_a_regrading_without_its_root_is_refused(there: Path, here: LabFolder) -> None:
-    """Nothing is written, dry or not, and the root is named; after the root it is brought."""
+    """A regrading without its root is refused with the root's name, and accepted after the root."""
     for dry_run in (True, False):
         with pytest.raises(
             LedgerError, match=r"run-1\.g2 cannot be imported .* regrades run-1,"
@@ -175,7 +175,7 @@ def test_a_regrading_without_its_root_is_refused(there: Path, here: LabFolder) -
 
 
 def test_another_history_of_the_root_is_no_root(there: Path, here: LabFolder) -> None:
-    """A regrading is imported only where its root has the same commits."""
+    """A regrading is imported only if its root has the same commits."""
     here.create()
     kit.make_ledger(here.root.parent)
     graded.complete_run(here.ledger, "PFPF")
@@ -188,7 +188,7 @@ def test_another_history_of_the_root_is_no_root(there: Path, here: LabFolder) ->
 
 
 def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: LabFolder) -> None:
-    """Not before its last slot came, and then from the import on."""
+    """A regrading becomes current when an import brings its last slot."""
     import_source(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = writer.leases.acquire("run-1.g3", kit.OWNER, 30)
@@ -203,7 +203,7 @@ def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: L
 def test_mirrors_of_a_regrading_are_brought_after_its_root(
     there: Path, here: LabFolder, tmp_path: Path
 ) -> None:
-    """They hold the regrading alone; its root must be here."""
+    """Mirrors hold the regrading alone, so its root must be here."""
     with open_ledger(there / "ledger.sqlite") as ledger:
         for run_id in ("run-1", REGRADED):
             ledger.export(run_id, "all", tmp_path / run_id)
@@ -229,7 +229,7 @@ def test_mirrors_of_a_regrading_are_brought_after_its_root(
 def test_a_regrading_that_labledger_would_not_write_is_refused(
     there: Path, here: LabFolder, changes: dict[str, object]
 ) -> None:
-    """Whatever it would do to what counts here."""
+    """A malformed regrading is refused, so that it cannot change the current grading."""
     path = there / "ledger.sqlite"
     raw = DRIVER.connect(str(path))
     [resolved] = raw.execute("SELECT resolved FROM run WHERE run_no = 3").fetchone()
@@ -245,7 +245,7 @@ def test_a_regrading_that_labledger_would_not_write_is_refused(
 
 
 def test_an_interrupted_regrading_goes_on_here(there: Path, here: LabFolder) -> None:
-    """And counts from its last commit on."""
+    """An interrupted regrading continues here, and becomes current with its last commit."""
     import_source(here, there)
     go_on(here.root, "run-1.g3", 4)
     assert graded.counted(here.ledger) == {"run-1": "run-1.g3"}

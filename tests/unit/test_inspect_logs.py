@@ -1,6 +1,6 @@
-"""Logs of Inspect: written by its package, read back by it, and compared with the ledger.
+"""Logs of Inspect: written and read by its package, and compared with the ledger.
 
-Its package is imported in the tests, so that only the process that runs them loads it.
+The tests import the package, so that only their process loads it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import grown_ledgers as grown
 import pytest
 import sample_ledgers as kit
 from commands import HOSTILE, run_forked
-from test_agent_logs import LOGS, read
-from test_stored_trajectories import STEPS, with_steps
+from sample_trajectories import LOGS, STEPS, read, with_steps
 
 from labledger import open_ledger
 from labledger.errors import ExtraMissing
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def exported(path: Path, folder: Path) -> dict[str, EvalLog]:
-    """The logs of run-1 by variant, as Inspect reads them with all that it left out of samples."""
+    """The logs of run-1 by variant, as Inspect reads them with all samples' parts."""
     from inspect_ai.log import read_eval_log
 
     with open_ledger(path) as ledger:
@@ -90,7 +89,7 @@ def test_a_trial_is_a_sample(path: Path, tmp_path: Path) -> None:
 
 
 def test_how_trials_ended(path: Path, tmp_path: Path) -> None:
-    """Errors, time-outs and earlier attempts are there; what does not count has no value."""
+    """Errors, time-outs and earlier attempts are there, and excluded trials have no value."""
     logs = exported(path, tmp_path / "out")
     base, treat = by_task(logs["base"]), by_task(logs["treat"])
     assert [verdict(sample) for sample in base.values()] == ["C", "I", "N"]
@@ -114,7 +113,7 @@ def test_how_trials_ended(path: Path, tmp_path: Path) -> None:
 
 
 def test_usage_is_that_of_the_ledger(path: Path, tmp_path: Path) -> None:
-    """Tokens and costs are what the gateway counted of all attempts; unknown is not zero."""
+    """Tokens and costs equal the gateway's counts of all attempts; unknown is not zero."""
     logs = exported(path, tmp_path / "out")
     with open_ledger(path) as ledger:
         rows = ledger.query("SELECT * FROM variant_usage")
@@ -139,7 +138,7 @@ def test_usage_is_that_of_the_ledger(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_cost_that_is_not_known(tmp_path: Path) -> None:
-    """Calls of which one has no price have tokens, and no cost."""
+    """Calls with tokens and one unknown price have no cost."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1, prices=kit.PRICES)
@@ -151,7 +150,7 @@ def test_a_cost_that_is_not_known(tmp_path: Path) -> None:
 
 
 def test_a_model_of_which_nothing_is_known(tmp_path: Path) -> None:
-    """A model whose calls are all unknown has no tokens, not even zero, and is named."""
+    """A model whose calls are all unknown is named without tokens, not even zero."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1, prices=kit.PRICES)
@@ -162,19 +161,19 @@ def test_a_model_of_which_nothing_is_known(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_ran_again(tmp_path: Path) -> None:
-    """A cell has one sample: that of the slot which ran last."""
+    """A cell that ran again has one sample, from its last slot."""
     logs = exported(grown.grown_run(tmp_path / "there"), tmp_path / "out")
     treat = logs["treat"]
     assert treat.status == "success"
-    found = [(sample.id, sample.metadata["schedule_idx"]) for sample in treat.samples or ()]
-    assert sorted(found) == [("t0", 7), ("t1", 8), ("t2", 5)]
+    places = [(sample.id, sample.metadata["schedule_idx"]) for sample in treat.samples or ()]
+    assert sorted(places) == [("t0", 7), ("t1", 8), ("t2", 5)]
     assert (treat.eval.dataset.samples, treat.eval.config.epochs) == (3, 1)
     assert treat.results is not None
     assert treat.results.logged_samples == 3
 
 
 def test_every_agents_log(tmp_path: Path) -> None:
-    """Steps of every agent's log become messages; each result follows the message with its call."""
+    """Every agent's steps become messages, and each result follows the message with its call."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(LOGS))
@@ -190,13 +189,15 @@ def test_every_agents_log(tmp_path: Path) -> None:
                 known |= {call.id: call.function for call in message.tool_calls or ()}
             elif message.role == "tool" and message.tool_call_id is not None:
                 assert message.function == known[message.tool_call_id]
-        assert any("No such file" in each.text for each in sample.messages if each.role == "tool")
+        assert any(
+            "No such file" in message.text for message in sample.messages if message.role == "tool"
+        )
         answers = [message for message in sample.messages if message.role == "assistant"]
         assert sample.output.message == answers[-1]
 
 
 def test_what_an_agent_wrote(tmp_path: Path) -> None:
-    """Control characters, deep and long arguments, and very many steps do no harm."""
+    """Control characters, deep and long arguments, and very many steps are harmless."""
     deep: Any = "end"
     for _ in range(40):
         deep = [deep]
@@ -211,7 +212,7 @@ def test_what_an_agent_wrote(tmp_path: Path) -> None:
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1)
-        writer.commit_result(lease, with_steps(0, [odd, *many], writer._store))
+        writer.commit_result(lease, with_steps(0, [odd, *many], writer.store))
     [sample] = exported(path, tmp_path / "out")["base"].samples or ()
     answer, failed, loose = sample.messages[:3]
     assert answer.text == HOSTILE
@@ -227,7 +228,7 @@ def test_what_an_agent_wrote(tmp_path: Path) -> None:
 
 
 def test_command(path: Path) -> None:
-    """`export --what inspect` writes into the run folder what `inspect view` lists."""
+    """`export --what inspect` writes logs into the run folder that `inspect view` lists."""
     from inspect_ai.log import list_eval_logs
 
     folder = path.parent / "runs" / kit.RUN / "inspect"

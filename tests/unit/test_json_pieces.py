@@ -1,4 +1,4 @@
-"""JSON that is written piece by piece is the text that `json.dumps` makes."""
+"""JSON that is written in pieces equals the text of `json.dumps`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = (
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_same_text(value: object, ascii_only: bool) -> None:
-    """The text is that of `json.dumps` with an indent of two."""
+    """The text equals `json.dumps` with an indent of two."""
     expected = json.dumps(value, indent=2, ensure_ascii=ascii_only)
     assert "".join(json_pieces(value, ascii_only=ascii_only)) == expected
 

@@ -1,4 +1,4 @@
-"""Record schemas, and what is said of a record that does not fit."""
+"""Record schemas, and the messages about records that do not match."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ for _name, _record in VALID.items():
 
 @pytest.mark.parametrize("path", sorted(resources.schemas().iterdir()), ids=lambda path: path.stem)
 def test_schemas_are_closed(path: Any) -> None:
-    """Every schema is of 2020-12, named as its file, and refuses fields that it does not know.
+    """Every schema is of 2020-12, named like its file, and refuses unknown fields.
 
-    What another project's runner ignores in its own files is ignored here, too, and warned about.
+    Unknown fields in files of another project's runner cause a warning instead.
     """
     loaded = json_schemas.load_schema(path.stem)
     assert loaded["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -62,7 +62,7 @@ def test_schemas_are_closed(path: Any) -> None:
 
 @pytest.mark.parametrize("name", VALID)
 def test_valid_records(name: str) -> None:
-    """A record as the contract has it fits, and each of its required fields is needed."""
+    """A record of the contract is valid, and each of its required fields is needed."""
     record = VALID[name]
     json_schemas.require_valid(record, name)
     for key in json_schemas.load_schema(name)["required"]:
@@ -90,7 +90,7 @@ def test_valid_records(name: str) -> None:
     ],
 )
 def test_what_is_said_of_a_score(change: dict[str, Any], pointer: str, words: str) -> None:
-    """The message names the field, what was found and what was expected."""
+    """The message names the field, the found value and the expected one."""
     with pytest.raises(SchemaInvalid) as caught:
         json_schemas.require_valid(
             VALID["benchmark_score_record_v1"] | change, "benchmark_score_record_v1"
@@ -100,7 +100,7 @@ def test_what_is_said_of_a_score(change: dict[str, Any], pointer: str, words: st
 
 
 def test_names_of_artifacts() -> None:
-    """A reference is a whole SHA-256 and nothing around it."""
+    """A reference is exactly a SHA-256."""
     record = copy.deepcopy(VALID["evidence_record_v1"])
     for wrong in (REFERENCE[:-1], f"{REFERENCE}0", f"{REFERENCE}\n", REFERENCE.upper(), 1):
         record["evidence"]["trial_input"] = wrong
@@ -109,7 +109,7 @@ def test_names_of_artifacts() -> None:
 
 
 def explained(record: object, name: str) -> str | None:
-    """What is said of a record; the empty text of a valid one."""
+    """Return the message about a record, or an empty text if it is valid."""
     try:
         json_schemas.require_valid(record, name)
     except SchemaInvalid as error:
@@ -122,7 +122,7 @@ ODD = [None, True, 0, -1, 1.5, "", "x", [], [1], {}, {"a": 1}, {"": None}, [[{}]
 
 @pytest.mark.parametrize("name", VALID)
 def test_any_record_is_valid_or_explained(name: str) -> None:
-    """Whatever is put in a record's place or field, there is a sentence about it."""
+    """Any value in place of a record or field is valid or explained in a sentence."""
     chance = random.Random(3)
     for odd in ODD:
         assert explained(odd, name)
@@ -148,15 +148,15 @@ def test_paths_as_people_and_machines_write_them() -> None:
 
 
 def test_a_million_problems() -> None:
-    """Of a record with very many problems only the first are reported, in little memory."""
+    """If a record has very many problems, only the first are reported, in little memory."""
     result = {"outcome": "success", "artifacts": [1] * 100_000}
-    found = list(json_schemas.problems(result, "agent_result_v1"))
-    assert len(found) == json_schemas._MAX_PROBLEMS
-    assert found[0] == (("artifacts", 0), "found 1; expected a mapping")
+    problems = list(json_schemas.problems(result, "agent_result_v1"))
+    assert len(problems) == json_schemas.MAX_PROBLEMS
+    assert problems[0] == (("artifacts", 0), "found 1; expected a mapping")
 
 
 def test_a_key_as_long_as_a_file() -> None:
-    """A message about an unknown key quotes its beginning."""
+    """A message about a long unknown key quotes its beginning."""
     with pytest.raises(SchemaInvalid, match="unknown key 'kkk") as caught:
         json_schemas.require_valid({"outcome": "success", "k" * (1 << 20): 1}, "agent_result_v1")
     assert len(str(caught.value)) < 500

@@ -1,4 +1,4 @@
-"""Prices of the package genai-prices, as labledger counts with them."""
+"""Prices of the package genai-prices, as labledger counts them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ USAGES = [
 
 @pytest.mark.parametrize(("provider", "model"), MODELS)
 def test_costs_are_those_of_the_package(provider: ProviderConfig, model: str) -> None:
-    """For requests of any size, to the last digit."""
+    """Costs equal the package's costs to the last digit, for requests of any size."""
     table = price_table(MODELS, (), AT)
     for usage in USAGES:
         expected = calc_price(
@@ -54,7 +54,7 @@ def test_costs_are_those_of_the_package(provider: ProviderConfig, model: str) ->
 
 
 def test_writing_to_a_cache_has_prices() -> None:
-    """Anthropic charges more for what it keeps for an hour."""
+    """Anthropic's higher price for an hour's cache is used."""
     table = price_table(MODELS, (), AT)
     price = table.price_of("anthropic", "claude-sonnet-4-5")
     assert price is not None
@@ -62,7 +62,7 @@ def test_writing_to_a_cache_has_prices() -> None:
 
 
 def test_a_model_that_nobody_knows_has_no_price() -> None:
-    """Nothing is made up for it, and its cost is unknown."""
+    """An unknown model has no price, and its cost is unknown."""
     elsewhere = ProviderConfig("mine", OPENAI.apis, "http://127.0.0.1:1")
     table = price_table([(ANTHROPIC, "no-such-model"), (elsewhere, "gpt-5")], (), AT)
     assert table.prices == ()
@@ -70,16 +70,16 @@ def test_a_model_that_nobody_knows_has_no_price() -> None:
 
 
 def test_a_provider_is_found_by_its_address() -> None:
-    """A name of one's own does not hide what the provider charges."""
+    """A provider is recognized by its address, whatever its name."""
     mine = ProviderConfig("mine", OPENAI.apis, OPENAI.upstream)
     assert price_table([(mine, "gpt-5")], (), AT).cost_of("mine", "gpt-5", Usage(1)) == 1_250_000
 
 
 def test_the_experiment_has_the_last_word() -> None:
-    """Its prices replace all that the package knows of a model, and no other model's."""
-    own = ModelPrice("openai", "gpt-5.4", input=1, output=2)
-    table = price_table(MODELS, (own,), AT)
-    assert [price for price in table.prices if price.model == "gpt-5.4"] == [own]
+    """The experiment's prices replace all known prices of that model, and of no other model."""
+    own_price = ModelPrice("openai", "gpt-5.4", input=1, output=2)
+    table = price_table(MODELS, (own_price,), AT)
+    assert [price for price in table.prices if price.model == "gpt-5.4"] == [own_price]
     assert table.cost_of("openai", "gpt-5.4", Usage(300_000)) == 300_000
     assert table.cost_of("openai", "gpt-5", Usage(1)) == 1_250_000
     assert table.source.startswith("the experiment, genai-prices ")
@@ -90,7 +90,7 @@ def priced(provider: ProviderConfig, model: str) -> PriceTable:
 
 
 def test_a_price_that_the_package_lacks_is_unpriced() -> None:
-    """An hour of a cache has no price where only five minutes have one: none stands for it."""
+    """A one-hour cache without its own price is unpriced; the five-minute price is not used."""
     router = ProviderConfig("openrouter", OPENAI.apis, "https://openrouter.ai/api")
     table = priced(router, "anthropic/claude-sonnet-4.5")
     assert table.cost_of("openrouter", "anthropic/claude-sonnet-4.5", Usage(10, output=5))
@@ -99,7 +99,7 @@ def test_a_price_that_the_package_lacks_is_unpriced() -> None:
 
 
 def test_hours_and_tiers_of_the_package_are_prices_of_their_own() -> None:
-    """DeepSeek's hours and OpenAI's tiers become rows; what has one price has one row."""
+    """DeepSeek's hours and OpenAI's tiers become rows, and a single price has one row."""
     deepseek = ProviderConfig("deepseek", OPENAI.apis, "https://x")
     table = priced(deepseek, "deepseek-chat")
     day, night = (
@@ -118,13 +118,13 @@ def test_hours_and_tiers_of_the_package_are_prices_of_their_own() -> None:
 
 
 def test_a_price_of_a_later_day_is_in_the_table_already() -> None:
-    """A run that lasts until then goes by it from that day on."""
+    """A price of a later day applies from that day on."""
     table = priced(GOOGLE, "gemini-3.8-flash-lite-tts")
     conditions = table.conditions("google", "gemini-3.8-flash-lite-tts")
     assert {"", "since=2027-01-01", "service_tier=flex since=2027-01-01"} <= set(conditions)
 
 
 def test_a_model_with_charges_that_no_usage_counts_has_no_price() -> None:
-    """Perplexity charges for each request, too: the price of its tokens alone would be too low."""
+    """Perplexity also charges for each request, so it has no price by tokens alone."""
     perplexity = ProviderConfig("perplexity", OPENAI.apis, "https://api.perplexity.ai")
     assert priced(perplexity, "sonar-deep-research").prices == ()

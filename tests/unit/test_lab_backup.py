@@ -1,4 +1,4 @@
-"""Backups of a whole lab: restored unchanged as a new lab, with nothing in them trusted."""
+"""Backups of a whole lab are restored unchanged as a new lab, and nothing in them is trusted."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def members(file: Path) -> dict[str, bytes]:
-    """The files of a backup, as any tar program reads them."""
+    """Return the files of a backup, as any tar program reads them."""
     with tarfile.open(file) as tar:
-        return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+        return {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
 
 
 def ledger_id(lab: Path) -> str:
@@ -84,10 +84,10 @@ def mirror_files(lab: Path, run_id: str = kit.RUN) -> dict[str, bytes]:
 
 
 def test_a_whole_lab_is_restored_as_it_was(there: Path, here: LabFolder, file: Path) -> None:
-    """Rows, digests, artifacts, settings and mirrors come back, and the copy verifies."""
+    """Rows, digests, artifacts, settings and mirrors are restored, and the copy verifies."""
     before = rows(there)
-    made = back_up_lab(file, lab_dir=there)
-    assert (made.artifacts, made.missing_total, made.size) == (2, 0, file.stat().st_size)
+    backup = back_up_lab(file, lab_dir=there)
+    assert (backup.artifacts, backup.missing_total, backup.size) == (2, 0, file.stat().st_size)
     assert file.stat().st_mode & 0o777 == 0o600
     restored = restore_lab(file, here.root)
     assert [(run.run_id, run.committed, run.total) for run in restored.runs] == [(kit.RUN, 6, 6)]
@@ -106,8 +106,10 @@ def test_a_whole_lab_is_restored_as_it_was(there: Path, here: LabFolder, file: P
 
 
 def test_a_restored_lab_is_one_of_its_own(there: Path, here: LabFolder, file: Path) -> None:
-    """It has another id, so no container of the original belongs to it, and the user's trust in the
-    original does not extend to the copy."""
+    """A restored lab has its own id, and the user's trust does not extend to it.
+
+    No container of the original belongs to the copy.
+    """
     back_up_lab(file, lab_dir=there)
     restore_lab(file, here.root)
     assert ledger_id(here.root) != ledger_id(there)
@@ -117,8 +119,10 @@ def test_a_restored_lab_is_one_of_its_own(there: Path, here: LabFolder, file: Pa
 
 
 def test_tombstones_verify_after_restorations(there: Path, tmp_path: Path, file: Path) -> None:
-    """The digests of deleted runs begin with the first id of a ledger, however often it is copied,
-    and runs can be deleted in a copy."""
+    """Tombstones verify in copies of copies, because their digests begin with the first id.
+
+    Runs can be deleted in a copy, too.
+    """
     begin(there, "another", 1)
     delete_run("another", "a first try", lab_dir=there)
     back_up_lab(file, lab_dir=there)
@@ -134,7 +138,7 @@ def test_tombstones_verify_after_restorations(there: Path, tmp_path: Path, file:
 
 
 def test_a_run_in_progress_is_backed_up(there: Path, here: LabFolder, file: Path) -> None:
-    """Results that are not committed are restored with their events; no process owns the run."""
+    """Uncommitted results are restored with their events, and no process owns the run."""
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = kit.begin_run(writer, 4, "live")
         writer.commit_result(lease, kit.result(0, "live"))
@@ -161,10 +165,10 @@ def test_a_run_in_progress_is_backed_up(there: Path, here: LabFolder, file: Path
 def test_events_that_are_committed_during_the_snapshot(
     there: Path, here: LabFolder, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a result is staged and committed while the snapshot is taken, another one is taken."""
+    """If a result is staged and committed during the snapshot, another snapshot is taken."""
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = kit.begin_run(writer, 4, "live")
-        keep, calls = lab_snapshot._keep_events, 0
+        keep, calls = lab_snapshot.keep_events, 0
 
         def meddle(staged: Path, events: Path) -> None:
             nonlocal calls
@@ -177,7 +181,7 @@ def test_events_that_are_committed_during_the_snapshot(
                 many = kit.event_file(writer, "live/000000-1.jsonl")
                 writer.stage(lease, kit.result(0, "live", events=many), final=True)
 
-        monkeypatch.setattr(lab_snapshot, "_keep_events", meddle)
+        monkeypatch.setattr(lab_snapshot, "keep_events", meddle)
         back_up_lab(file, lab_dir=there)
     assert calls == 4
     restore_lab(file, here.root)
@@ -185,8 +189,7 @@ def test_events_that_are_committed_during_the_snapshot(
 
 
 def test_lost_events_do_not_prevent_a_backup(there: Path, here: LabFolder, file: Path) -> None:
-    """A lab that lost the events of a result is backed up without them, and verification says so
-    in the original and in the copy."""
+    """A lab that lost events of a result is backed up, and both labs report the loss."""
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = kit.begin_run(writer, 4, "live")
         events = kit.event_file(writer, "live/000002-1.jsonl")
@@ -202,13 +205,13 @@ def test_lost_events_do_not_prevent_a_backup(there: Path, here: LabFolder, file:
 
 
 def begin_real_run(lab: Path, folder: Folder) -> LedgerWriter:
-    """A run of a real experiment, with no committed slot."""
+    """Begin a run of a real experiment, with no committed slot."""
     resolved = folder.resolve()
     path = kit.make_ledger(lab.parent)
     writer = kit.open_writer(path)
     variants = tuple(
-        Variant(each.variant_id, "baseline" if n == 0 else "treatment", each.bindings)
-        for n, each in enumerate(resolved.plan.variants)
+        Variant(variant.variant_id, "baseline" if n == 0 else "treatment", variant.bindings)
+        for n, variant in enumerate(resolved.plan.variants)
     )
     resolved.freeze(ArtifactStore(lab / "artifacts"))
     new = kit.new_run(
@@ -224,7 +227,7 @@ def begin_real_run(lab: Path, folder: Folder) -> LedgerWriter:
 
 
 def write_calls(journal: Path, *models: str) -> None:
-    """A journal of calls that were answered, as a gateway writes it."""
+    """Write a journal of answered calls, as a gateway does."""
     journal.parent.mkdir(parents=True)
     lines = [opened_line(kit.TIMES[0])]
     for number, model in enumerate(models, start=1):
@@ -234,9 +237,11 @@ def write_calls(journal: Path, *models: str) -> None:
 
 
 def test_an_attempt_in_progress_is_left_to_the_original(tmp_path: Path, file: Path) -> None:
-    """An agent that had begun is not started again: its slot is an `infra_error` with its calls.
-    One that was only prepared is started by the resume, and the words that the agent chose for a
-    model, which may be a secret, are not stored."""
+    """A copied attempt whose agent had begun becomes an `infra_error` with its calls.
+
+    A resume starts an attempt that was only prepared. The words that the agent chose for a model,
+    which may be a secret, are not stored.
+    """
     lab, folder = LabFolder(tmp_path / "there" / ".lab"), Folder(tmp_path / "experiment")
     here = LabFolder(tmp_path / "here")
     with begin_real_run(lab.root, folder) as writer:
@@ -255,7 +260,10 @@ def test_an_attempt_in_progress_is_left_to_the_original(tmp_path: Path, file: Pa
     assert run.left_in_original == (0, 2)
     with LedgerReader.open(here.ledger) as reader:
         staged = reader.staged("real")
-        assert {idx: each.final for idx, each in staged.items()} == {0: True, 2: True}
+        assert {idx: staged_result.final for idx, staged_result in staged.items()} == {
+            0: True,
+            2: True,
+        }
         result = reader.staged_result("real", 0)
         assert result is not None
         assert (result.status, result.reason) == ("infra_error", "left_in_original")
@@ -295,7 +303,7 @@ def test_a_folder_gets_only_new_artifacts(there: Path, here: LabFolder, tmp_path
 
 
 def test_a_cut_artifact_is_copied_again(there: Path, here: LabFolder, tmp_path: Path) -> None:
-    """An artifact of a folder with another size is replaced; a missing one is counted."""
+    """An artifact of another size is replaced, and a missing one is counted."""
     folder = tmp_path / "backups"
     back_up_lab(folder, lab_dir=there)
     [cut] = [path for path in folder.glob("artifacts/sha256/*/*") if path.stat().st_size == 5]
@@ -306,14 +314,14 @@ def test_a_cut_artifact_is_copied_again(there: Path, here: LabFolder, tmp_path: 
     done = run_forked("restore", folder, here.root, folder=tmp_path)
     assert done.returncode == 3
     assert "the backup lacks 1 artifact" in done.stderr
-    assert any("missing" in each for each in verify_lab(here, None).findings)
+    assert any("missing" in finding for finding in verify_lab(here, None).findings)
 
 
 @pytest.mark.parametrize("kind", ["changed", "fifo", "link"])
 def test_what_is_no_artifact_is_not_restored(
     there: Path, here: LabFolder, tmp_path: Path, kind: str
 ) -> None:
-    """An artifact beside a backup is refused if it was changed or is not a regular file."""
+    """A changed artifact, or a path that is not a regular file, is refused."""
     folder = tmp_path / "backups"
     back_up_lab(folder, lab_dir=there)
     [path] = [path for path in folder.glob("artifacts/sha256/*/*") if path.stat().st_size == 5]
@@ -336,7 +344,7 @@ def test_what_is_no_artifact_is_not_restored(
 def test_a_killed_backup_leaves_nothing_half(
     there: Path, here: LabFolder, tmp_path: Path, form: str
 ) -> None:
-    """Killed in the middle there is no file, and the next backup removes what it had prepared."""
+    """A killed backup leaves no file, and the next backup removes its leftovers."""
     backups = tmp_path / "backups"
     words = ("backup", backups / "lab.tar.gz" if form == "file" else backups, "--lab-dir", there)
     killed = run_real(*words, folder=there, **{VARIABLE: "inside_backup"})
@@ -356,7 +364,7 @@ def test_a_killed_backup_leaves_nothing_half(
 
 
 def test_a_killed_restoration_leaves_no_lab(there: Path, here: LabFolder, file: Path) -> None:
-    """Killed in the middle there is no lab folder, and the next one removes what was unpacked."""
+    """A killed restoration leaves no lab folder, and the next one removes its leftovers."""
     back_up_lab(file, lab_dir=there)
     words = ("restore", file, here.root)
     killed = run_real(*words, folder=there, **{VARIABLE: "inside_restore"})
@@ -368,7 +376,7 @@ def test_a_killed_restoration_leaves_no_lab(there: Path, here: LabFolder, file: 
 
 
 def test_a_disk_that_is_full_leaves_no_backup(there: Path, file: Path) -> None:
-    """A write that the kernel refuses is an error with the file's name, and there is no file."""
+    """A write that the kernel refuses is an error with the file's name, and no file is left."""
     ArtifactStore(there / "artifacts").put_bytes(os.urandom(3 << 20))
     limit = ["prlimit", f"--fsize={2 << 20}", sys.executable, "-m", "labledger"]
     words = ["backup", str(file), "--lab-dir", str(there)]
@@ -381,7 +389,7 @@ def test_a_disk_that_is_full_leaves_no_backup(there: Path, file: Path) -> None:
 def test_missing_space_is_said_before(
     there: Path, here: LabFolder, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that cannot hold a backup or a lab is named with both numbers, and nothing begins."""
+    """A disk without enough room is named with both numbers before anything begins."""
     usage = shutil.disk_usage(there)
     with monkeypatch.context() as small:
         small.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
@@ -394,8 +402,10 @@ def test_missing_space_is_said_before(
 
 
 def test_nothing_is_overwritten(there: Path, here: LabFolder, file: Path) -> None:
-    """An existing file or lab folder is refused, also an empty one or a link; so is a backup in the
-    lab itself, and a lab without a ledger."""
+    """An existing file or lab folder, even an empty one or a link, is refused.
+
+    So are a backup into the lab itself, and a lab without a ledger.
+    """
     file.write_bytes(b"mine")
     with pytest.raises(InvalidInput, match="never overwritten"):
         back_up_lab(file, lab_dir=there)
@@ -418,8 +428,10 @@ def test_nothing_is_overwritten(there: Path, here: LabFolder, file: Path) -> Non
 
 
 def test_a_lab_without_all_its_artifacts(there: Path, file: Path, tmp_path: Path) -> None:
-    """A lab that lost an artifact is backed up without it, and the exit code says so. A changed
-    artifact is not backed up under its name."""
+    """A lab that lost an artifact is backed up without it, and the exit code says so.
+
+    A changed artifact is not backed up under its name.
+    """
     [large] = [path for path in there.glob("artifacts/sha256/*/*") if path.stat().st_size == 5]
     large.write_bytes(b"Large")
     with pytest.raises(LedgerError, match="was changed in the store; nothing was backed up"):
@@ -438,8 +450,7 @@ def test_a_lab_without_all_its_artifacts(there: Path, file: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
 def test_settings_that_are_no_file_are_named(there: Path, file: Path, kind: str) -> None:
-    """A FIFO, a device or a folder in place of the settings neither hangs the command nor fills its
-    memory, and the message names it."""
+    """A FIFO, a device or a folder in place of the settings is named without reading it."""
     settings = there / "settings.yaml"
     settings.unlink()
     if kind == "fifo":
@@ -454,7 +465,7 @@ def test_settings_that_are_no_file_are_named(there: Path, file: Path, kind: str)
 
 
 def test_an_older_ledger_is_upgraded_in_the_copy(there: Path, here: LabFolder, file: Path) -> None:
-    """A backup has a ledger of an earlier revision as it is; the restored lab has the newest."""
+    """A backup keeps an older ledger unchanged, and the restored lab has the newest revision."""
     before = rows(there)
     kit.make_older(there / "ledger.sqlite", migrations.REVISIONS[-2])
     back_up_lab(file, lab_dir=there)
@@ -466,7 +477,7 @@ def test_an_older_ledger_is_upgraded_in_the_copy(there: Path, here: LabFolder, f
 
 
 def test_progress_is_shown(there: Path, here: LabFolder, file: Path, tmp_path: Path) -> None:
-    """A large backup reports its progress, and so does its restoration; a small one does not."""
+    """A large backup and its restoration report progress; a small one does not."""
     quiet = run_forked("backup", tmp_path / "small.tar.gz", "--lab-dir", there, folder=tmp_path)
     assert quiet.stderr == ""
     large = there.parent / "large"
@@ -480,7 +491,7 @@ def test_progress_is_shown(there: Path, here: LabFolder, file: Path, tmp_path: P
 
 
 def test_memory_stays_bounded(there: Path, here: LabFolder, file: Path) -> None:
-    """An artifact that is larger than the memory allowed is backed up and restored in pieces."""
+    """An artifact larger than the allowed memory is backed up and restored in pieces."""
     large = there.parent / "large"
     with large.open("wb") as out:
         out.truncate(48 << 20)
@@ -605,7 +616,7 @@ def test_a_changed_backup_is_refused(there: Path, here: LabFolder, file: Path, n
 
 
 def retarred(file: Path, **fields: Any) -> bytes:
-    """A tar with one entry of another kind or size where the backup's description should be."""
+    """Return a tar with an entry of another kind or size than its description."""
     info = tarfile.TarInfo("backup.json")
     for field, value in fields.items():
         setattr(info, field, value)
@@ -637,7 +648,7 @@ def test_a_broken_backup_is_refused(there: Path, here: LabFolder, file: Path, na
 def test_a_ledger_with_other_triggers_is_made_anew(
     there: Path, here: LabFolder, file: Path
 ) -> None:
-    """Triggers and views of a backup's ledger never act: labledger's own take their place."""
+    """Triggers and views of a backup's ledger never act, because labledger's own replace them."""
     kit.tamper(there / "ledger.sqlite", "UPDATE ledger_meta SET key = key")
     raw = kit.DRIVER.connect(str(there / "ledger.sqlite"), isolation_level=None)
     raw.execute("CREATE TRIGGER evil AFTER UPDATE ON lease BEGIN DELETE FROM slot_commit; END")
@@ -659,7 +670,7 @@ HOSTILE_ROWS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", HOSTILE_ROWS)
 def test_hostile_rows_are_refused(tmp_path: Path, here: LabFolder, file: Path, name: str) -> None:
-    """A ledger with rows that labledger does not write leaves no lab and no file elsewhere."""
+    """A ledger with rows that labledger does not write leaves no lab and no other file."""
     lab, folder = LabFolder(tmp_path / "there" / ".lab"), Folder(tmp_path / "experiment")
     with begin_real_run(lab.root, folder) as writer:
         lease = writer.leases.acquire("real", kit.OWNER, 30)

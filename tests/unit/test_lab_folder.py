@@ -1,4 +1,4 @@
-"""Where the lab folder is, and folders for what is soon gone."""
+"""The location of the lab folder, and temporary folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from labledger.files.lab_folder import LabFolder, scratch_folder
 
 @pytest.fixture
 def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder some way down."""
+    """A working folder at some depth."""
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -25,7 +25,7 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_nearest_lab_upwards_is_found(deep: Path, tmp_path: Path) -> None:
-    """A command works in any folder of a project, with the innermost project's lab."""
+    """In any folder of a project, a command uses the innermost project's lab."""
     assert LabFolder.find().root == deep / ".lab"
     (tmp_path / ".lab").mkdir()
     assert LabFolder.find().root == tmp_path / ".lab"
@@ -38,7 +38,7 @@ def test_the_nearest_lab_upwards_is_found(deep: Path, tmp_path: Path) -> None:
 def test_the_option_wins_over_the_variable_and_that_over_the_search(
     deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """--lab-dir, then LABLEDGER_DIR, then upwards; both are relative to here."""
+    """--lab-dir wins over LABLEDGER_DIR, which wins over the search; both are relative."""
     (tmp_path / ".lab").mkdir()
     monkeypatch.setenv("LABLEDGER_DIR", "named")
     assert LabFolder.find().root == deep / "named"
@@ -46,7 +46,7 @@ def test_the_option_wins_over_the_variable_and_that_over_the_search(
 
 
 def test_what_stands_of_a_lab_that_is_not_there(tmp_path: Path) -> None:
-    """The nearest place above that exists is where it would be made."""
+    """For a missing lab, the nearest existing folder above it is found."""
     lab = LabFolder(tmp_path / "a" / "b" / ".lab")
     assert lab.existing == tmp_path
     lab.create()
@@ -54,7 +54,7 @@ def test_what_stands_of_a_lab_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_new_lab_is_private_and_ignored_by_git(tmp_path: Path) -> None:
-    """A new lab folder can be read by its user alone and is ignored by git."""
+    """A new lab folder is readable by its user alone and ignored by git."""
     lab = LabFolder(tmp_path / ".lab")
     lab.create()
     assert lab.root.stat().st_mode & 0o777 == 0o700
@@ -69,7 +69,7 @@ print(*(c.detail for c in labledger.preflight(sys.argv[1]).checks if c.name == "
 
 @pytest.mark.parametrize("place", ["beside", "above", "named"])
 def test_library_and_command_line_use_one_lab(tmp_path: Path, place: str) -> None:
-    """Both look for the lab from the working directory, whatever folder the experiment is in."""
+    """Both search from the working directory, whatever folder the experiment is in."""
     work = tmp_path / "work" / "here"
     work.mkdir(parents=True)
     experiment = tmp_path / "elsewhere" / "demo"
@@ -94,18 +94,18 @@ def test_library_and_command_line_use_one_lab(tmp_path: Path, place: str) -> Non
 def test_a_scratch_folder_that_another_process_removes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it is locked, a new folder looks abandoned to others, which then remove it."""
-    make, made = tempfile.mkdtemp, []
+    """A new folder that another process removes before it is locked is made again."""
+    make, folders = tempfile.mkdtemp, []
 
     def make_and_lose(**words: str | Path) -> str:
-        made.append(make(**words))  # type: ignore[call-overload]
-        if len(made) == 1:
-            Path(made[0]).rmdir()
-        return str(made[-1])
+        folders.append(make(**words))  # type: ignore[call-overload]
+        if len(folders) == 1:
+            Path(folders[0]).rmdir()
+        return str(folders[-1])
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
     with scratch_folder("test") as folder:
-        assert folder.parent == Path(made[1])
+        assert folder.parent == Path(folders[1])
         assert folder.is_dir()
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A lab folder that was copied, cloned or is another user's acts only once it is allowed."""
+"""A lab folder that was copied, cloned or belongs to another user acts only once it is allowed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def lab(tmp_path: Path) -> LabFolder:
-    """A lab that labledger has created, with settings."""
+    """A lab with settings that labledger has created."""
     lab = LabFolder(tmp_path / "project/.lab")
     lab.create()
     lab.settings.write_text("version: 1\nnotify: [{command: [/bin/true]}]\n")
@@ -60,25 +60,25 @@ def lab(tmp_path: Path) -> LabFolder:
 
 
 def of_lab(lab: LabFolder) -> tuple[str, ...] | None:
-    """Return the receivers that the lab's settings name and that are told."""
+    """Return the active receivers of the lab's settings."""
     return given_receivers([], lab, {}).of_lab
 
 
 def test_a_created_lab_is_trusted(lab: LabFolder) -> None:
-    """So is one whose empty folder the user has made, and one that is reached by a link."""
+    """A new lab, one in an empty folder of the user, and one behind a link are trusted."""
     assert len(of_lab(lab) or ()) == 1
     (lab.root.parent / "link").symlink_to(".lab")
     assert LabTrust.of(LabFolder(lab.root.parent / "link")).is_trusted
-    made = LabFolder(lab.root.parent / "made")
-    made.root.mkdir(0o755)
-    made.create()
-    assert LabTrust.of(made).is_trusted
+    lab_folder = LabFolder(lab.root.parent / "made")
+    lab_folder.root.mkdir(0o755)
+    lab_folder.create()
+    assert LabTrust.of(lab_folder).is_trusted
     assert LabTrust.of(LabFolder(lab.root.parent / "nothing")).is_trusted
 
 
 @pytest.mark.parametrize("how", ["copied", "moved", "replaced", "cloned", "restored"])
 def test_another_folder_is_not_trusted(lab: LabFolder, how: str) -> None:
-    """It is asked for, whatever brought it there, until the user allows it once."""
+    """A foreign folder needs the user's permission, once."""
     other = lab.root.with_name("other")
     if how in ("copied", "moved"):
         shutil.copytree(lab.root, other) if how == "copied" else lab.root.rename(other)
@@ -92,20 +92,20 @@ def test_another_folder_is_not_trusted(lab: LabFolder, how: str) -> None:
         if how == "replaced":
             (lab.root / "folder-mark").write_text("0" * 32)
         other = lab.root
-    found = LabFolder(other)
-    assert of_lab(found) is None
-    found.create()  # As a run does: this does not make it trusted.
-    assert of_lab(found) is None
-    assert f"`labledger allow {other}`" in LabTrust.of(found).sentence()
+    other_lab = LabFolder(other)
+    assert of_lab(other_lab) is None
+    other_lab.create()  # Like a run; this does not make the lab trusted.
+    assert of_lab(other_lab) is None
+    assert f"`labledger allow {other}`" in LabTrust.of(other_lab).sentence()
     [needed] = labledger.needed_permissions(other)
     assert needed.sentence.endswith("(receivers: the command /bin/true)")
     labledger.allow([needed])
-    assert len(of_lab(found) or ()) == 1
+    assert len(of_lab(other_lab) or ()) == 1
     assert labledger.needed_permissions(other) == ()
 
 
 def test_a_folder_of_the_same_inode_is_another_one(lab: LabFolder) -> None:
-    """File systems use the number of a removed folder again: the mark tells them apart."""
+    """A reused inode number is not the same folder, because the mark differs."""
     labledger.allow(labledger.needed_permissions(lab.root))
     for path in sorted(lab.root.iterdir()):
         path.unlink()
@@ -117,7 +117,7 @@ def test_a_folder_of_the_same_inode_is_another_one(lab: LabFolder) -> None:
 def test_the_settings_of_a_stranger_are_not_read(
     lab: LabFolder, tmp_path: Path, settings: str
 ) -> None:
-    """A FIFO does not hang the command, and no line of a file that a link names is printed."""
+    """A FIFO does not hang the command, and no line of a linked file is printed."""
     other = LabFolder(tmp_path / "cloned")
     other.root.mkdir()
     if settings == "fifo":
@@ -146,7 +146,7 @@ def test_the_settings_of_a_stranger_are_not_read(
 def test_what_cannot_be_read_before_it_is_allowed_is_named(
     tmp_path: Path, settings: str, expected: str
 ) -> None:
-    """The question does not say that there are no receivers, and repeats no text of a secret."""
+    """The question says that settings cannot be read, and shows no text of a secret."""
     other = LabFolder(tmp_path / "cloned")
     other.root.mkdir()
     if settings == "fifo":
@@ -179,7 +179,7 @@ def test_settings_are_a_small_regular_file(lab: LabFolder, kind: str) -> None:
 @needs_root
 @pytest.mark.parametrize("whose", ["folder", "settings.yaml", "ledger.sqlite", "ledger.sqlite-wal"])
 def test_files_of_another_user_do_not_act(lab: LabFolder, whose: str) -> None:
-    """Neither in that user's folder nor in one's own, also for root."""
+    """Files of another user do not act in any folder, also for root."""
     theirs = lab.root if whose == "folder" else lab.root / whose
     lab.ledger.touch()
     if not theirs.exists():
@@ -198,7 +198,7 @@ def test_files_of_another_user_do_not_act(lab: LabFolder, whose: str) -> None:
 
 @pytest.mark.parametrize("name", ["settings.yaml", "ledger.sqlite"])
 def test_files_that_others_can_write_to_do_not_act(lab: LabFolder, name: str) -> None:
-    """A run closes the folder, but they may have been changed before."""
+    """Files that others could write to do not act, even after a run closes the folder."""
     lab.ledger.touch()
     (lab.root / name).chmod(0o646)
     assert of_lab(lab) is None
@@ -211,7 +211,7 @@ def test_files_that_others_can_write_to_do_not_act(lab: LabFolder, name: str) ->
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
 def test_a_folder_that_others_can_write_to_does_not_act(lab: LabFolder, mode: int) -> None:
-    """What it says may be another user's, and allowing it would allow whatever comes."""
+    """A folder that others can write to does not act, and cannot be allowed."""
     lab.root.chmod(mode)
     assert of_lab(lab) is None
     assert "other users can write to it" in LabTrust.of(lab).sentence()
@@ -221,9 +221,9 @@ def test_a_folder_that_others_can_write_to_does_not_act(lab: LabFolder, mode: in
 
 
 def test_a_folder_that_a_run_closes_stays_without_trust(lab: LabFolder) -> None:
-    """Others may have changed it while it was open, so closing it makes nothing act."""
+    """Closing an open folder makes nothing act, because others may have changed it."""
     lab.root.chmod(0o777)
-    lab.create()  # As a run does.
+    lab.create()  # Like a run.
     assert lab.root.stat().st_mode & 0o777 == 0o700
     assert of_lab(lab) is None
     labledger.allow(labledger.needed_permissions(lab.root))
@@ -237,7 +237,7 @@ def test_a_folder_that_a_run_closes_stays_without_trust(lab: LabFolder) -> None:
 def test_settings_that_others_can_exchange_do_not_act(
     lab: LabFolder, tmp_path: Path, mode: int, way: str
 ) -> None:
-    """A link into a folder that others can write to leads wherever they want."""
+    """Settings behind a link into a folder that others can write to do not act."""
     shared, safe = tmp_path / "shared", tmp_path / "safe"
     safe.mkdir()
     shared.mkdir()
@@ -245,7 +245,7 @@ def test_settings_that_others_can_exchange_do_not_act(
     lab.settings.symlink_to(safe / "settings.yaml")
     assert len(of_lab(lab) or ()) == 1
     shared.chmod(mode)
-    if mode == 0o770:  # The group of the user alone is not another user.
+    if mode == 0o770:  # A group with this user alone has no other user.
         os.chown(shared, -1, OTHER_USER)
     lab.settings.unlink()
     if way == "link":
@@ -263,7 +263,7 @@ def test_settings_that_others_can_exchange_do_not_act(
 
 
 def test_a_lab_that_every_user_can_exchange_does_not_act(lab: LabFolder, tmp_path: Path) -> None:
-    """A folder above it without the sticky bit; a team may share one, and `/tmp` is safe."""
+    """A writable parent without the sticky bit is unsafe; `/tmp` and a team's folder are safe."""
     above = lab.root.parent
     for mode, is_trusted in ((0o777, False), (0o1777, True), (0o2775, True)):
         above.chmod(mode)
@@ -278,7 +278,7 @@ def test_a_lab_that_every_user_can_exchange_does_not_act(lab: LabFolder, tmp_pat
 def test_settings_behind_a_folder_of_another_user_do_not_act(
     lab: LabFolder, tmp_path: Path
 ) -> None:
-    """Its owner can exchange what is in it, whatever its mode is."""
+    """The owner of a settings folder can replace its files, whatever its mode."""
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     lab.settings.rename(theirs / "settings.yaml")
@@ -292,7 +292,7 @@ def test_settings_behind_a_folder_of_another_user_do_not_act(
 def test_permissions_that_others_can_exchange_are_not_used(
     lab: LabFolder, config: Path, tmp_path: Path, place: str
 ) -> None:
-    """Neither is a folder of them closed first: then nobody could see that it was open."""
+    """Permissions in an open folder are not used, and the folder is not closed first."""
     folder = config / "labledger"
     if place == "link":
         (tmp_path / "open").mkdir()
@@ -325,7 +325,7 @@ def test_permissions_that_others_can_exchange_are_not_used(
 def test_settings_that_would_fill_the_memory_are_refused(
     lab: LabFolder, text: str, expected: str
 ) -> None:
-    """Aliases are counted as the values that they stand for, and nothing else breaks the reader."""
+    """Aliases count as their values, and malformed settings raise no other error."""
     lab.settings.write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidInput) as raised:
         lab.read_settings()
@@ -334,7 +334,7 @@ def test_settings_that_would_fill_the_memory_are_refused(
 
 @pytest.mark.parametrize("key", ["2026-01-01", "1", "null", "!!binary aGk="])
 def test_keys_of_settings_that_are_no_text_are_refused(lab: LabFolder, key: str) -> None:
-    """YAML knows more kinds of keys than JSON."""
+    """A settings key that is not text, which YAML allows, is refused."""
     lab.settings.write_text(f"version: 1\n{key}: x\n")
     with pytest.raises(InvalidInput):
         lab.read_settings()
@@ -343,7 +343,7 @@ def test_keys_of_settings_that_are_no_text_are_refused(lab: LabFolder, key: str)
 def test_settings_of_the_user_that_cannot_be_used_trust_nothing(
     lab: LabFolder, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that others can write, or none at all, breaks no command, and lets nothing act."""
+    """A store that others can write, or a missing one, breaks no command and permits nothing."""
     (config / "labledger").chmod(0o777)
     assert of_lab(lab) is None
     assert "other users can write to its folder" in LabTrust.of(lab).sentence()
@@ -358,7 +358,7 @@ def test_settings_of_the_user_that_cannot_be_used_trust_nothing(
 def test_the_first_permission_makes_no_folder_that_is_refused(
     config: Path, tmp_path: Path, mode: int
 ) -> None:
-    """A folder above that others can write to is refused first; with the sticky bit it is safe."""
+    """A parent that others can write to is refused, unless it has the sticky bit."""
     config.chmod(mode)
     LabFolder(tmp_path / "new").create()
     assert (config / "labledger").exists() == (mode == 0o1777)
@@ -366,13 +366,16 @@ def test_the_first_permission_makes_no_folder_that_is_refused(
 
 
 def test_permissions_of_removed_labs_are_forgotten(lab: LabFolder, tmp_path: Path) -> None:
-    """The store does not grow with every lab that ever was."""
+    """The store forgets permissions of removed labs."""
     for number in range(5):
         other = LabFolder(tmp_path / f"lab-{number}")
         other.create()
         shutil.rmtree(other.root)
     LabFolder(tmp_path / "last").create()
-    paths = {each.document["subject"]["path"] for each in PermissionStore.of_user().read().values()}
+    paths = {
+        permission.document["subject"]["path"]
+        for permission in PermissionStore.of_user().read().values()
+    }
     assert paths == {str(lab.root.resolve()), str((tmp_path / "last").resolve())}
 
 
@@ -380,7 +383,7 @@ def test_permissions_of_removed_labs_are_forgotten(lab: LabFolder, tmp_path: Pat
 
 
 class Told:
-    """A command that a run names as its receiver, and what it was told."""
+    """A command that a run names as its receiver, and its deliveries."""
 
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log"
@@ -398,17 +401,17 @@ class Told:
 
 
 @pytest.fixture
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def receiver(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(tmp_path_factory.mktemp("receiver"))
 
 
 @pytest.fixture
-def copied(path: Path, told: Told, tmp_path_factory: pytest.TempPathFactory) -> LabFolder:
-    """A copy of a trusted lab, with a receiver and a notification that waits for it."""
+def copied(path: Path, receiver: Told, tmp_path_factory: pytest.TempPathFactory) -> LabFolder:
+    """A copy of a trusted lab, with a receiver and a waiting notification."""
     trust_new(LabFolder(path.parent))
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
-        writer.set_receivers(lease, {"run": [told.stored]})
+        writer.set_receivers(lease, {"run": [receiver.stored]})
         notice = Notice(NoticeEvent.HOST_DECLARED_LOST, "host 1", "host 1 is lost")
         writer.announce(lease, [notice])
     lab = LabFolder(tmp_path_factory.mktemp("copied") / ".lab")
@@ -429,45 +432,45 @@ def session(lab: LabFolder, named: tuple[str, ...] = ()) -> list[str]:
     return [event["message"] for event in events]
 
 
-def test_receivers_of_a_copied_ledger_are_not_told(copied: LabFolder, told: Told) -> None:
-    """One sentence says so; what waits is kept, and delivered once the folder is allowed."""
+def test_receivers_of_a_copied_ledger_are_not_told(copied: LabFolder, receiver: Told) -> None:
+    """A warning says so, and the waiting notification is delivered once the lab is allowed."""
     [warning] = session(copied)
     assert warning == LabTrust.of(copied).sentence()
-    assert told.count == 0
+    assert receiver.count == 0
     with NotificationOutbox.open(copied.ledger) as outbox:
         assert len(outbox.waiting()) == 1
     [needed] = labledger.needed_permissions(copied.root)
-    assert needed.sentence.endswith(f"(receivers: the command {told.program})")
+    assert needed.sentence.endswith(f"(receivers: the command {receiver.program})")
     labledger.allow([needed])
     assert session(copied) == []
-    assert told.count == 1
+    assert receiver.count == 1
 
 
-def test_receivers_that_the_user_names_now_are_told(copied: LabFolder, told: Told) -> None:
-    """`--notify` acts in a lab that is not trusted; other receivers do not."""
+def test_receivers_that_the_user_names_now_are_told(copied: LabFolder, receiver: Told) -> None:
+    """In an untrusted lab, `--notify` acts and other receivers do not."""
     other = Receiver(("/bin/true",), is_webhook=False).stored()
     assert len(session(copied, (other,))) == 1
-    assert told.count == 0
-    assert session(copied, (told.stored,)) == []
-    assert told.count == 1
+    assert receiver.count == 0
+    assert session(copied, (receiver.stored,)) == []
+    assert receiver.count == 1
 
 
-def test_sending_by_hand_asks_for_the_permission(copied: LabFolder, told: Told) -> None:
-    """The command says what allows it, and does nothing before."""
+def test_sending_by_hand_asks_for_the_permission(copied: LabFolder, receiver: Told) -> None:
+    """The command names the permission that it needs, and delivers nothing before."""
     with pytest.raises(PermissionNeeded, match="must not notify"):
         labledger.deliver_notifications(lab_dir=copied.root)
-    said = run_forked("notifications", "send", "--lab-dir", copied.root, folder=copied.root.parent)
-    assert said.returncode == 2
-    assert f"labledger allow {copied.root}`" in said.stderr
-    assert told.count == 0
+    done = run_forked("notifications", "send", "--lab-dir", copied.root, folder=copied.root.parent)
+    assert done.returncode == 2
+    assert f"labledger allow {copied.root}`" in done.stderr
+    assert receiver.count == 0
     allowed = run_forked("allow", copied.root, "--yes", folder=copied.root.parent)
     assert allowed.returncode == 0, allowed.stderr
     assert labledger.deliver_notifications(lab_dir=copied.root).accepted == 1
-    assert told.count == 1
+    assert receiver.count == 1
 
 
 def test_an_earlier_lab_without_receivers_says_nothing(path: Path) -> None:
-    """Labs that earlier versions created go on as before where nothing would act."""
+    """Labs of earlier versions without receivers continue without a question."""
     with kit.open_writer(path) as writer:
         kit.begin_run(writer)
     assert not LabTrust.of(LabFolder(path.parent)).is_trusted
@@ -476,7 +479,7 @@ def test_an_earlier_lab_without_receivers_says_nothing(path: Path) -> None:
 
 
 def test_a_cloned_repository_brings_no_trust(lab: LabFolder, tmp_path: Path) -> None:
-    """A lab that a repository holds, mark and all, is another folder once it is cloned."""
+    """A lab in a repository is another folder once it is cloned, also with its mark."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(lab.root.parent)]
     for words in (["init", "-q"], ["add", "-f", "."], ["commit", "-qm", "lab"]):
         subprocess.run([*git, *words], check=True)
@@ -486,12 +489,12 @@ def test_a_cloned_repository_brings_no_trust(lab: LabFolder, tmp_path: Path) -> 
     assert of_lab(LabFolder(clone / ".lab")) is None
 
 
-# -- what else a lab folder may hold
+# -- other files in a lab folder
 
 
 @needs_root
 def test_the_gateway_of_another_user_gets_no_keys(tmp_path: Path) -> None:
-    """A socket in another user's lab folder is not taken for this user's gateway."""
+    """A socket in another user's lab folder does not count as this user's gateway."""
     program = (
         "import os, socket, sys\n"
         "listener = socket.socket(socket.AF_UNIX)\n"
@@ -517,7 +520,7 @@ def test_the_gateway_of_another_user_gets_no_keys(tmp_path: Path) -> None:
 def test_links_in_a_lab_folder_lead_nowhere(
     path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Mirrors and logs that a copied lab has as links do not change the files that these name."""
+    """Mirrors and logs that are links in a copied lab do not change their targets."""
     victim = tmp_path_factory.mktemp("home") / ".profile"
     victim.write_text("mine\n")
     run_folder = path.parent / "runs" / kit.RUN

@@ -1,4 +1,4 @@
-"""Experiments with more slots than a run could work through, or a disk hold."""
+"""Experiments with more slots than a run could finish or a disk could hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Folder:
 def test_too_many_replications_are_refused(
     folder: Folder, schedule: str, shard: Shard | None
 ) -> None:
-    """10⁹ replications are a problem of their field, found before anything counts the trials."""
+    """10⁹ replications are a problem of their field, found before any trials are counted."""
     folder.data["design"] = {"replications": 1_000_000_000, "schedule": schedule}
     [problem] = folder.task_problems(shard=shard)
     assert problem.field == "design.replications"
@@ -34,13 +34,13 @@ def test_too_many_replications_are_refused(
 
 
 def test_the_largest_schedule_is_accepted(folder: Folder) -> None:
-    """As many slots as are allowed resolve."""
+    """An experiment with the largest number of slots resolves."""
     folder.data["design"] = {"replications": MAX_SLOTS // 10}
     assert folder.resolve().total_slots == MAX_SLOTS
 
 
 def test_a_large_run_is_warned_of_with_time_and_space(tmp_path: Path) -> None:
-    """A run of many slots is a warning with days and bytes; one that no disk holds is refused."""
+    """Many slots cause a warning with days and bytes; more than a disk holds are refused."""
     assert list(check_size(1_000, 4, tmp_path)) == []
     [warned] = check_size(864_000, 10, tmp_path)
     assert (warned.ok, warned.warning) == (False, True)

@@ -1,4 +1,4 @@
-"""The views that answer questions, against what is counted in Python from the exported records."""
+"""The views that answer questions equal counts in Python over the exported records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from labledger.records.outcomes import SlotStatus
 
 @pytest.fixture(scope="module", params=["graded once", "graded again"])
 def counted(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Whose rows count, where they are not the run's own."""
+    """Map each run whose rows do not count to the run whose rows count."""
     return made.COUNTED if request.param == "graded again" else {}
 
 
@@ -38,7 +38,7 @@ def path(tmp_path_factory: pytest.TempPathFactory, counted: dict[str, str]) -> P
 
 
 @pytest.fixture(scope="module")
-def told(path: Path, counted: dict[str, str]) -> list[Told]:
+def slot_facts(path: Path, counted: dict[str, str]) -> list[Told]:
     return made.read(path, counted)
 
 
@@ -47,32 +47,32 @@ def ask(path: Path, sql: str, params: object = ()) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def grouped(told: list[Told], *names: str) -> dict[tuple[str, ...], list[Told]]:
-    """Slots by `run`, `variant` or `task`."""
-    found: dict[tuple[str, ...], list[Told]] = defaultdict(list)
-    for one in told:
+def grouped(slot_facts: list[Told], *names: str) -> dict[tuple[str, ...], list[Told]]:
+    """Group slots by `run`, `variant` or `task`."""
+    groups: dict[tuple[str, ...], list[Told]] = defaultdict(list)
+    for one in slot_facts:
         of = {"run": one.run_id, "variant": one.slot.variant_id, "task": one.slot.task_id}
-        found[tuple(of[name] for name in names)].append(one)
-    return found
+        groups[tuple(of[name] for name in names)].append(one)
+    return groups
 
 
 EXPERIMENT = {"run-1": "demo", "run-2": "demo", "run-3": "demo", "run-4": "another"}
 ROLE = {"base": "baseline", "treat": "treatment", "other": "treatment"}
 
 
-def committed(told: list[Told]) -> list[Told]:
-    return [one for one in told if one.status]
+def committed(slot_facts: list[Told]) -> list[Told]:
+    return [one for one in slot_facts if one.status]
 
 
-def test_the_ledger_has_every_kind_of_slot(told: list[Told]) -> None:
-    """Otherwise the other tests would show little."""
-    assert {one.status for one in told} == {None, *map(str, SlotStatus)} - {"cancelled"}
-    assert {one.verdict for one in told} == {None, "pass", "fail", "missing", "error"}
-    assert {len(one.trial.get("attempts", ())) for one in told} == {0, 1, 2}
+def test_the_ledger_has_every_kind_of_slot(slot_facts: list[Told]) -> None:
+    """Without every kind of slot, the other tests would prove little."""
+    assert {one.status for one in slot_facts} == {None, *map(str, SlotStatus)} - {"cancelled"}
+    assert {one.verdict for one in slot_facts} == {None, "pass", "fail", "missing", "error"}
+    assert {len(one.trial.get("attempts", ())) for one in slot_facts} == {0, 1, 2}
 
 
-def test_trial_facts_are_those_of_the_records(path: Path, told: list[Told]) -> None:
-    """One row a committed slot; what is unknown is null, and never 0."""
+def test_trial_facts_are_those_of_the_records(path: Path, slot_facts: list[Told]) -> None:
+    """Each committed slot has one row, with null, never 0, for unknown values."""
     expected = [
         {
             "run_id": one.run_id,
@@ -96,7 +96,7 @@ def test_trial_facts_are_those_of_the_records(path: Path, told: list[Told]) -> N
             },
             **{name: one.spent(name) for name in ("tokens_in", "tokens_out", "cost_usd")},
         }
-        for one in committed(told)
+        for one in committed(slot_facts)
     ]
     assert as_text(ask(path, f"SELECT {', '.join(expected[0])} FROM trial_facts")) == as_text(
         expected
@@ -104,30 +104,37 @@ def test_trial_facts_are_those_of_the_records(path: Path, told: list[Told]) -> N
     assert any(row["cost_usd"] is None for row in expected)
 
 
-def test_the_leaderboard_and_coverage_count_each_slot_once(path: Path, told: list[Told]) -> None:
+def test_the_leaderboard_and_coverage_count_each_slot_once(
+    path: Path, slot_facts: list[Told]
+) -> None:
     """A slot with retries, replays or a second dispatch is one slot, in one status."""
     board, coverage = [], []
-    for (run_id, variant_id), slots in grouped(told, "run", "variant").items():
+    for (run_id, variant_id), slots in grouped(slot_facts, "run", "variant").items():
         done = committed(slots)
-        found = counts(slots)
+        counted_slots = counts(slots)
         values = [one.score["primary_metric_value"] for one in slots if one.score]
         who = {"run_id": run_id, "variant_id": variant_id, "role": ROLE[variant_id]}
         both = {**who, "scheduled": len(slots), "committed": len(done)}
         mean = sum(values) / len(values) if values else None
         board.append(
-            {**both, **found, "primary_metric_mean": mean, "unscored": len(done) - found["scored"]}
+            {
+                **both,
+                **counted_slots,
+                "primary_metric_mean": mean,
+                "unscored": len(done) - counted_slots["scored"],
+            }
         )
         statuses = {
             status.value: sum(one.status == status for one in slots) for status in SlotStatus
         }
-        coverage.append({**both, "scored": found["scored"], **statuses})
+        coverage.append({**both, "scored": counted_slots["scored"], **statuses})
     for view, expected in (("leaderboard", board), ("coverage", coverage)):
         shown = ask(path, f"SELECT {', '.join(expected[0])} FROM {view}")
         assert as_text(shown) == as_text(expected), view
 
 
 def test_coverage_says_what_is_begun(path: Path) -> None:
-    """Slots with a container and no commit, however many containers and coordinators they had."""
+    """A slot with a container and no commit counts once, whatever dispatches it had."""
     sql = "SELECT variant_id, begun FROM coverage WHERE run_id = 'run-4' ORDER BY 1"
     assert ask(path, sql) == [
         {"variant_id": "base", "begun": 0},
@@ -137,11 +144,11 @@ def test_coverage_says_what_is_begun(path: Path) -> None:
     assert ask(path, "SELECT sum(begun) AS n FROM coverage WHERE run_id < 'run-4'") == [{"n": 0}]
 
 
-def test_the_run_history_is_the_sum_of_its_slots(path: Path, told: list[Told]) -> None:
-    """Rates, costs and times of each run are sums over its slots; a negative cost is unknown."""
-    assert any(one.metrics.get("cost_usd", 0) < 0 for one in told)
+def test_the_run_history_is_the_sum_of_its_slots(path: Path, slot_facts: list[Told]) -> None:
+    """Rates, costs and times of a run are sums over its slots; a negative cost is unknown."""
+    assert any(one.metrics.get("cost_usd", 0) < 0 for one in slot_facts)
     expected = []
-    for (run_id,), slots in grouped(told, "run").items():
+    for (run_id,), slots in grouped(slot_facts, "run").items():
         costs = [one.spent("cost_usd") for one in slots]
         baseline = counts([one for one in slots if one.slot.variant_id == "base"])
         expected.append(
@@ -185,13 +192,13 @@ def why(a: Told, b: Told) -> str | None:
             return f"both: {one}" if one == other else f"baseline: {one}, treatment: {other}"
 
 
-def pairs(told: list[Told]) -> list[tuple[Told, Told]]:
-    baseline = {one.place: one for one in told if one.slot.variant_id == "base"}
-    return [(baseline[one.place], one) for one in told if one.slot.variant_id != "base"]
+def pairs(slot_facts: list[Told]) -> list[tuple[Told, Told]]:
+    baseline = {one.place: one for one in slot_facts if one.slot.variant_id == "base"}
+    return [(baseline[one.place], one) for one in slot_facts if one.slot.variant_id != "base"]
 
 
-def test_pairs_are_by_task_and_replication(path: Path, told: list[Told]) -> None:
-    """Every scheduled slot of a treatment has a row; what is left out says on which side."""
+def test_pairs_are_by_task_and_replication(path: Path, slot_facts: list[Told]) -> None:
+    """Every scheduled slot of a treatment has a row, and an unpaired slot names its side."""
     expected = [
         {
             "run_id": b.run_id,
@@ -207,18 +214,18 @@ def test_pairs_are_by_task_and_replication(path: Path, told: list[Told]) -> None
             "why": why(a, b),
             "schedule_idx": b.slot.schedule_idx,
         }
-        for a, b in pairs(told)
+        for a, b in pairs(slot_facts)
     ]
     shown = ask(path, f"SELECT {', '.join(expected[0])} FROM paired_outcomes")
     assert as_text(shown) == as_text(expected)
     assert {row["outcome"] for row in shown} == {"same", "improvement", "regression", "unpaired"}
 
 
-def test_wins_losses_and_ties_are_the_pairs_counted(path: Path, told: list[Told]) -> None:
-    """One row a treatment of a run; wins, losses, ties and what is unpaired are all its slots."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for a, b in pairs(told):
-        found[b.run_id, b.slot.variant_id].append(outcome(a, b))
+def test_wins_losses_and_ties_are_the_pairs_counted(path: Path, slot_facts: list[Told]) -> None:
+    """Each treatment has one row; wins, losses, ties and unpaired slots add up to its slots."""
+    results: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for a, b in pairs(slot_facts):
+        results[b.run_id, b.slot.variant_id].append(outcome(a, b))
     expected = [
         {
             "run_id": run_id,
@@ -230,14 +237,14 @@ def test_wins_losses_and_ties_are_the_pairs_counted(path: Path, told: list[Told]
             "ties": outcomes.count("same"),
             "unpaired": outcomes.count("unpaired"),
         }
-        for (run_id, variant_id), outcomes in found.items()
+        for (run_id, variant_id), outcomes in results.items()
     ]
     shown = ask(path, f"SELECT {', '.join(expected[0])} FROM win_loss_tie")
     assert as_text(shown) == as_text(expected)
 
 
 def test_pairs_agree_with_compare(path: Path) -> None:
-    """`compare` takes the trials that the views count, of the tasks that both sides have."""
+    """`compare` uses the trials that the views count, of the tasks that both sides have."""
     sql = """WITH task AS (
           SELECT task_id, count(passed) FILTER (WHERE variant_id = 'base') AS a,
               count(passed) FILTER (WHERE variant_id = :variant) AS b,
@@ -257,12 +264,12 @@ def test_pairs_agree_with_compare(path: Path) -> None:
             assert row["difference"] == pytest.approx(one["difference"]["value"])
 
 
-def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
-    """Difficulty counts, and the history lists, what each task met in every run and variant."""
+def test_task_views_gather_all_runs(path: Path, slot_facts: list[Told]) -> None:
+    """Difficulty and history cover each task in every run and variant."""
     with LedgerReader.open(path) as reader:
         created = {run.run_id: run.created_at for run in reader.runs()}
     expected = []
-    for (task_id,), slots in grouped(told, "task").items():
+    for (task_id,), slots in grouped(slot_facts, "task").items():
         done = committed(slots)
         expected.append(
             {
@@ -290,7 +297,7 @@ def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
             *(one.status, one.verdict, one.passed),
         )
         for one in sorted(
-            committed(grouped(told, "task")["t1",]),
+            committed(grouped(slot_facts, "task")["t1",]),
             key=lambda one: (
                 one.run_id,
                 made.VARIANTS.index(one.slot.variant_id),
@@ -301,11 +308,13 @@ def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
     assert [row["created_at"] for row in history] == sorted(row["created_at"] for row in history)
 
 
-def test_flaky_is_what_differs_though_nothing_changed(path: Path, told: list[Told]) -> None:
-    """A task is flaky where its outcomes differ within one digest; a failed agent without a
-    verdict differs from a graded one."""
+def test_flaky_is_what_differs_though_nothing_changed(path: Path, slot_facts: list[Told]) -> None:
+    """A task is flaky if its outcomes differ within one digest.
+
+    A failed agent without a verdict differs from a graded one.
+    """
     cells: dict[tuple[str, ...], list[Told]] = defaultdict(list)
-    for one in told:
+    for one in slot_facts:
         if one.label:
             experiment = EXPERIMENT[one.run_id]
             key = (experiment, one.digest, one.slot.variant_id, one.slot.task_id)
@@ -330,7 +339,7 @@ def test_flaky_is_what_differs_though_nothing_changed(path: Path, told: list[Tol
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_condition_gives_the_rows_that_it_would_leave(path: Path, view: str) -> None:
-    """A condition that goes into a view before it counts changes no row of it."""
+    """Filtering a view inside or outside its subquery gives the same rows."""
     rows = ask(path, f"SELECT * FROM {view}")
     for column in ("run_id", "experiment_id", "task_id", "variant_id", "suite_id"):
         for value in {row[column] for row in rows if column in row}:
@@ -382,7 +391,7 @@ def test_a_condition_on_a_key_reads_no_whole_table(path: Path, question: str) ->
     "view", ["trial_facts", "paired_outcomes", "task_history", "trials", "scores", "all_scores"]
 )
 def test_the_first_rows_come_without_the_others(path: Path, view: str) -> None:
-    """Not all is sorted or gathered before the first row of a view of single slots is there."""
+    """The first row of a view of single slots needs no sorting of the others."""
     steps = plan(path, f"SELECT * FROM {view} LIMIT 20")
     assert not re.search(r"FOR (ORDER|GROUP) BY|MATERIALIZE|CO-ROUTINE|AUTOMATIC", steps), steps
 
@@ -392,7 +401,7 @@ def test_the_first_rows_come_without_the_others(path: Path, view: str) -> None:
     ["leaderboard", "run_history", "coverage", "win_loss_tie", "task_difficulty", "flaky_tasks"],
 )
 def test_counting_everything_reads_the_outcomes_alone(path: Path, view: str) -> None:
-    """Over all runs, the wide tables of trials, commits and scores are not read."""
+    """Counts over all runs do not read the wide tables of trials, commits and scores."""
     steps = plan(path, f"SELECT * FROM {view}")
     assert "slot_outcome" in steps or "SEARCH b" in steps
     assert not re.search(
@@ -401,12 +410,12 @@ def test_counting_everything_reads_the_outcomes_alone(path: Path, view: str) -> 
 
 
 def test_every_column_says_what_it_means(path: Path) -> None:
-    """Each column of each view has a documented meaning, and no other column has one."""
-    found = views(path)
-    assert all(meaning for view in found for meaning in view.meanings)
-    columns = {name for view in found for name in view.columns}
-    whole = {f"{view.name}.{name}" for view in found for name in view.columns}
-    assert {*column_meanings._COMMON, *column_meanings._EXCEPTIONS} <= columns | whole
+    """Each column of each view has a documented meaning, and no other name has one."""
+    views_of_file = views(path)
+    assert all(meaning for view in views_of_file for meaning in view.meanings)
+    columns = {name for view in views_of_file for name in view.columns}
+    whole = {f"{view.name}.{name}" for view in views_of_file for name in view.columns}
+    assert {*column_meanings.COMMON, *column_meanings.EXCEPTIONS} <= columns | whole
 
 
 WRITER = """
@@ -424,7 +433,7 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
 
 
 def test_views_are_read_while_a_run_is_written(tmp_path: Path) -> None:
-    """After each commit of another process the views have it whole, and agree with each other."""
+    """After each commit of another process, the views show it whole and agree."""
     path = kit.make_ledger(tmp_path)
     started = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],

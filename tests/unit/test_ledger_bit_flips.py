@@ -1,4 +1,4 @@
-"""Single bits that flip anywhere in a ledger's file: `verify` finds what anybody could see."""
+"""If a single bit flips anywhere in a ledger file, `verify` finds each visible effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEEDS = range(20261122, 20261126)
 
 @built_once
 def runs_in_every_state(folder: Path) -> Path:
-    """A ledger with a run that is complete, one that stopped with a result staged, one owned."""
+    """Make a ledger with a complete run, a stopped run with a staged result, and an owned run."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 6)
@@ -71,34 +71,36 @@ def path(tmp_path: Path) -> Path:
 
 def shown(path: Path) -> dict[str, Any]:
     """Return all that views, exports and the library's answers show of a ledger."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
     for view in views_and_triggers.VIEWS:
-        found[view] = sorted(map(repr, raw.execute(f"SELECT * FROM {view}")))
+        answers[view] = sorted(map(repr, raw.execute(f"SELECT * FROM {view}")))
     raw.close()
     with open_ledger(path) as ledger:
-        reader = ledger._reader
-        found["ledger"] = reader.ledger_id
+        reader = ledger.reader
+        answers["ledger"] = reader.ledger_id
         for run in reader.runs():
-            found[run.run_id] = repr(run)
-            found |= {f"{run.run_id} {name}": told for name, told in status(ledger, run.run_id)}
+            answers[run.run_id] = repr(run)
+            answers |= {
+                f"{run.run_id} {name}": answer for name, answer in status(ledger, run.run_id)
+            }
             for what in (*RECORD_KINDS, "summary", "chain"):
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream)
-                found[f"{run.run_id} {what}"] = stream.getvalue()
+                answers[f"{run.run_id} {what}"] = stream.getvalue()
             for what in committed_rows.TABLES:
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream, format="csv")
-                found[f"{run.run_id} {what} as csv"] = stream.getvalue()
-    return found
+                answers[f"{run.run_id} {what} as csv"] = stream.getvalue()
+    return answers
 
 
 def status(ledger: Ledger, run_id: str) -> Iterator[tuple[str, str]]:
-    """Ask all that the commands `runs` and `status` show of a run, and what `resume` goes by."""
+    """Yield the answers that `runs`, `status` and `resume` use for a run."""
     yield "run", canonical_json.dumps(ledger.run(run_id).as_json())
     for ask in (ledger.counts, ledger.gradings, ledger.begun, ledger.spent):
         yield ask.__name__, repr(ask(run_id))
-    reader = ledger._reader
+    reader = ledger.reader
     yield "staged", repr(reader.staged(run_id))
     yield "dispatches", repr(reader.last_dispatches(run_id))
     for idx in reader.staged(run_id):
@@ -106,17 +108,17 @@ def status(ledger: Ledger, run_id: str) -> Iterator[tuple[str, str]]:
 
 
 def content(path: Path) -> list[str]:
-    """Return every row of every table, the definitions among them."""
+    """Return every row of every table, including the definitions."""
     raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
     raw.text_factory = bytes
     names = ["sqlite_schema", *tables.metadata.tables, "alembic_version"]
-    found = [repr(raw.execute(f"SELECT * FROM {name} NOT INDEXED").fetchall()) for name in names]
+    contents = [repr(raw.execute(f"SELECT * FROM {name} NOT INDEXED").fetchall()) for name in names]
     raw.close()
-    return found
+    return contents
 
 
 def fate(path: Path, expected: dict[str, Any], rows: list[str]) -> str:
-    """Return what became of a ledger with a flipped bit."""
+    """Return the effect of a flipped bit on a ledger."""
     try:
         if verify_lab(LabFolder.find(path.parent), None).findings:
             return "found"
@@ -136,7 +138,7 @@ CHANGING = ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged
 
 
 def test_a_bit_that_flips_in_a_row_that_changes_is_found(path: Path) -> None:
-    """Texts of rows that the chain does not cover are found whichever of their bits flips."""
+    """Any flipped bit in a text outside the chain is found."""
     raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
     rows = [row for name in CHANGING for row in raw.execute(f"SELECT * FROM {name}")]
     raw.close()
@@ -160,7 +162,7 @@ def test_a_bit_that_flips_in_a_row_that_changes_is_found(path: Path) -> None:
 def test_every_bit_that_flips_is_found_or_never_shown(
     path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is not found changes nothing in any view, export or answer."""
+    """A flipped bit that verify misses changes no view, export or answer."""
     expected, rows = shown(path), content(path)
     assert verify_lab(LabFolder.find(path.parent), None).findings == ()
     whole = path.read_bytes()

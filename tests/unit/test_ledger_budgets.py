@@ -1,4 +1,4 @@
-"""A run's budget in the ledger: kept with the run, set by its owner, no part of its history."""
+"""A run's budget in the ledger: stored with the run, set by its owner, outside its history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create(writer: LedgerWriter, **budget: float) -> None:
 
 
 def test_a_run_is_created_with_its_budget(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """What a run may spend is there as soon as the run is, and only for that run."""
+    """A budget exists as soon as its run does, and only for that run."""
     create(writer, cost_usd=2.5, tokens=5e6)
     writer.create_run(kit.new_run("run-2"), kit.tasks(2), kit.slots(4))
     assert reader.run(kit.RUN).budget == {"cost_usd": 2.5, "tokens": 5_000_000}
@@ -31,7 +31,7 @@ def test_a_run_is_created_with_its_budget(writer: LedgerWriter, reader: LedgerRe
 
 
 def test_its_owner_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A limit may become larger or smaller, be added or lifted; a kind not named stays."""
+    """The owner can raise, lower, add or remove a limit, and unnamed kinds stay."""
     create(writer, cost_usd=2)
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     for given, holds in (
@@ -45,7 +45,7 @@ def test_its_owner_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> No
 
 
 def test_nobody_else_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A coordinator that lost the run changes nothing of its budget."""
+    """A coordinator that lost the run cannot change its budget."""
     create(writer, cost_usd=2)
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     writer.leases.release(lease, RunStatus.INTERRUPTED)
@@ -83,7 +83,7 @@ def test_it_is_no_part_of_the_runs_history(
 
 
 def test_what_waits_for_its_commit_is_spent(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Finished trials count before they are committed; those that never began do not."""
+    """Finished trials count before they are committed, and trials that never began do not."""
     lease = kit.begin_run(writer, 6)
     writer.commit_result(lease, kit.result(0))
     writer.stage(lease, kit.result(2), final=True)
@@ -104,7 +104,7 @@ def test_what_waits_for_its_commit_is_spent(writer: LedgerWriter, reader: Ledger
 def test_what_earlier_attempts_spent_is_known_once_they_are_committed(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """Metrics are those of the last attempt; the evidence of the others has what they spent."""
+    """Metrics belong to the last attempt, and the evidence has the spending of the others."""
     lease = kit.begin_run(writer, 2)
     amounts = {"cost_usd": 0.5, "tokens_in": 7, "candidates": 3}
     metrics = tuple(MetricValue(name, "events", value) for name, value in amounts.items())
@@ -117,8 +117,8 @@ def test_what_earlier_attempts_spent_is_known_once_they_are_committed(
     spent = {"cost_usd": Spent(1.0, 2, 1), "tokens": Spent(7, 1, 2)}
     assert reader.spent(kit.RUN) == reader.spent_so_far(kit.RUN) == spent
     [records] = reader.slot_records(kit.RUN, 0, 1)
-    told = {row["attempt"]: row.get("ext") for row in records.objects("evidence")}
-    assert told == {1: {"spent": {"cost_usd": 0.5, "tokens_in": 7}}, 2: None, 3: None}
+    ext_by_attempt = {row["attempt"]: row.get("ext") for row in records.objects("evidence")}
+    assert ext_by_attempt == {1: {"spent": {"cost_usd": 0.5, "tokens_in": 7}}, 2: None, 3: None}
     assert verify(path).is_clean
 
 
@@ -126,7 +126,7 @@ def test_what_earlier_attempts_spent_is_known_once_they_are_committed(
 def test_evidence_that_names_no_amounts_is_unknown(
     writer: LedgerWriter, reader: LedgerReader, spent: object
 ) -> None:
-    """What a ledger from elsewhere says there is no error of a budget, and no refund."""
+    """Malformed evidence of an imported ledger is neither an error of a budget nor a refund."""
     lease = kit.begin_run(writer, 1)
     evidence = tuple({**row, "ext": {"spent": spent}} for row in kit.result(0).evidence)
     killed = {"status": SlotStatus.INFRA_ERROR, "reason": "container_killed", "metrics": ()}

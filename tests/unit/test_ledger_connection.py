@@ -1,4 +1,4 @@
-"""Connections: transactions that are whole, states that are kept and released, rows by name."""
+"""Connections: atomic transactions, snapshots that are kept and released, rows by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORDS = "SELECT n, word FROM parent ORDER BY n"
 
 
 def test_rows_have_names_and_are_tuples(reading: Database) -> None:
-    """A row is a tuple of its values, with an attribute for each column."""
+    """A row is a tuple of its values with an attribute for each column."""
     with reading.connect() as connection:
         row = connection.execute(WORDS).first()
         assert row == (1, "one")
@@ -59,7 +59,7 @@ def test_rows_have_names_and_are_tuples(reading: Database) -> None:
 
 
 def test_a_failed_transaction_leaves_nothing(writing: Database, reading: Database) -> None:
-    """Neither an error inside a transaction nor one of its commit keeps any of it, or its lock."""
+    """A failed statement or commit leaves neither rows nor a lock."""
     with writing.connect() as connection:
         with pytest.raises(DRIVER.IntegrityError, match="UNIQUE"), connection.begin():
             connection.execute("INSERT INTO parent VALUES (?, ?)", [(3, ""), (1, "")])
@@ -77,7 +77,7 @@ def test_a_failed_transaction_leaves_nothing(writing: Database, reading: Databas
 def test_a_reader_keeps_to_one_state_until_it_is_closed(
     writing: Database, reading: Database
 ) -> None:
-    """Rows that were not fetched do not keep an old state once their connection is closed."""
+    """A closed connection with unread rows does not keep an old snapshot."""
     connection = reading.connect()
     rows = iter(connection.execute(WORDS))
     assert next(rows) == (1, "one")
@@ -94,7 +94,7 @@ def test_a_reader_keeps_to_one_state_until_it_is_closed(
 
 
 def test_a_disposed_engine_keeps_no_file_open(reading: Database) -> None:
-    """What is in use when its engine is disposed of is closed after its use."""
+    """A connection in use while its pool is disposed is closed after its use."""
     connection = reading.connect()
     reading.dispose()
     assert connection.execute("SELECT 1").scalar() == 1
@@ -104,7 +104,7 @@ def test_a_disposed_engine_keeps_no_file_open(reading: Database) -> None:
 
 
 def test_regular_expressions_can_be_asked(reading: Database) -> None:
-    """SQL's REGEXP is Python's search; of NULL it says nothing."""
+    """SQL's REGEXP is Python's search; for NULL it is NULL."""
     with reading.connect() as connection:
         sql = "SELECT 'slot 12' REGEXP '[0-9]+$', 'slot' REGEXP '[0-9]', NULL REGEXP 'x'"
         assert connection.execute(sql).one() == (1, 0, None)
@@ -113,7 +113,7 @@ def test_regular_expressions_can_be_asked(reading: Database) -> None:
 def test_a_connection_that_cannot_be_set_up_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is no database keeps no connection open, which newer Pythons complain of."""
+    """A file that is not a database leaves no open connection, which newer Pythons report."""
     (tmp_path / "no.sqlite").write_text("no database" * 999)
     connect, opened = DRIVER.connect, []
 

@@ -1,4 +1,4 @@
-"""A writer killed at any statement of a commit leaves the slot whole or not there."""
+"""A writer killed at any statement of a commit leaves the slot complete or absent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
         if statement.startswith(sys.argv[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    writer._connection.driver.set_trace_callback(before_statement)
+    writer.connection.driver.set_trace_callback(before_statement)
     writer.commit_staged(lease, 1)
 """
 
@@ -41,7 +41,7 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
      "DELETE FROM staged_result", "COMMIT"],
 )  # fmt: skip
 def test_a_killed_commit_is_as_if_it_had_not_begun(tmp_path: Path, statement: str) -> None:
-    """SIGKILL before each statement: the slot is still staged, and commits again to the same."""
+    """After SIGKILL before any statement, the slot is still staged and commits to the same rows."""
     path = kit.make_ledger(tmp_path)
     here = str(Path(__file__).parents[1])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Which generation of a run's scores counts: from when on, and that nothing else moves it."""
+"""When a generation of a run's scores becomes current, and that no other event changes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from labledger.records.outcomes import RunStatus, SlotStatus
 
 @built_once
 def graded_run(folder: Path) -> Path:
-    """A complete run of four slots, judged once."""
+    """A complete run of four slots, graded once."""
     path = kit.make_ledger(folder)
     graded.complete_run(path, "PFPF")
     return path
@@ -36,7 +36,7 @@ def gradings(path: Path, run_id: str = kit.RUN) -> list[Grading]:
 
 
 def test_a_run_is_its_own_first_grading(path: Path) -> None:
-    """Complete or not, its own rows count; the grader is the one that its scores name."""
+    """The run's own rows count, complete or not, and its scores name the grader."""
     with kit.open_writer(path) as writer:
         kit.begin_run(writer, 4, "run-2")
     assert graded.counted(path) == {"run-1": "run-1", "run-2": "run-2"}
@@ -50,15 +50,15 @@ def test_a_run_is_its_own_first_grading(path: Path) -> None:
 
 
 def test_a_regrading_counts_from_its_last_commit_on(path: Path) -> None:
-    """Not a slot earlier, and whether or not its coordinator lives to end the run."""
+    """A regrading becomes current with its last commit, whether or not its coordinator survives."""
     lease = graded.create(path, "run-1", 2)
-    made = [
+    results = [
         graded.result(lease.run_id, kit.slot(idx), "P", 2, SlotStatus.COMPLETED) for idx in range(4)
     ]
     with kit.open_writer(path) as writer:
         for idx in range(4):
             assert graded.counted(path) == {"run-1": "run-1"}
-            writer.commit_result(lease, made[idx])
+            writer.commit_result(lease, results[idx])
         assert graded.counted(path) == {"run-1": "run-1.g2"}
         writer.leases.release(lease, RunStatus.COMPLETED)
     assert [(g.run_id, g.grading_id, g.generation, g.counts) for g in gradings(path)] == [
@@ -69,7 +69,7 @@ def test_a_regrading_counts_from_its_last_commit_on(path: Path) -> None:
 
 
 def test_the_newest_complete_generation_counts(path: Path) -> None:
-    """An older one that ends later takes nothing from a newer one; an unfinished one counts not."""
+    """The newest complete generation counts, even if an older one ends later."""
     graded.regrade(path, "run-1", 2, "PPPP", stop=2)
     graded.regrade(path, "run-1", 3, "FFFF")
     graded.regrade(path, "run-1", 4, "PPPP", stop=3)
@@ -77,8 +77,8 @@ def test_the_newest_complete_generation_counts(path: Path) -> None:
     with kit.open_writer(path) as writer:
         lease = writer.leases.acquire("run-1.g2", kit.OWNER, 30)
         for idx in (2, 3):
-            made = graded.result("run-1.g2", kit.slot(idx), "P", 2, SlotStatus.COMPLETED)
-            writer.commit_result(lease, made)
+            result = graded.result("run-1.g2", kit.slot(idx), "P", 2, SlotStatus.COMPLETED)
+            writer.commit_result(lease, result)
     assert graded.counted(path) == {"run-1": "run-1.g3"}
     assert [(g.generation, g.complete, g.counts) for g in gradings(path)] == [
         (1, True, False),
@@ -89,7 +89,7 @@ def test_the_newest_complete_generation_counts(path: Path) -> None:
 
 
 def test_a_generation_is_there_once(path: Path) -> None:
-    """A second run that says it is the same generation is not created, nor a first one again."""
+    """A generation that exists, or another first one, cannot be created."""
     graded.regrade(path, "run-1", 2, "PPPP", stop=1)
     twin = kit.new_run("twin", resolved=graded.regrading(path, "run-1", 2).resolved)
     first = graded.regrading(path, "run-1", 2).resolved
@@ -117,7 +117,7 @@ def test_a_generation_is_there_once(path: Path) -> None:
     ],
 )
 def test_nothing_else_moves_what_counts(path: Path, statement: str) -> None:
-    """Neither back, nor to an unfinished one, nor to another run's, nor away."""
+    """No write moves the current grading back, away, or to an incomplete or foreign one."""
     graded.regrade(path, "run-1", 2, "PPPP")
     graded.regrade(path, "run-1", 3, "PPPP", stop=3)
     graded.complete_run(path, "PPPP", "run-2")

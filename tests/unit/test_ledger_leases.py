@@ -1,4 +1,4 @@
-"""One owner a run: leases, epochs and fencing, with two real writers."""
+"""One owner for each run: leases, epochs and fencing, with two real writers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER = Owner(host="there", pid=99, process_token="boot-2")
 
 
 def test_a_held_run_is_refused_with_who_holds_it(first: LedgerWriter, second: LedgerWriter) -> None:
-    """A second coordinator learns host, process, since when and until when."""
+    """The refusal names the owner's host, process, start and expiry."""
     kit.begin_run(first)
     with pytest.raises(LeaseHeld) as caught:
         second.leases.acquire(kit.RUN, OTHER, 30)
@@ -28,7 +28,7 @@ def test_a_held_run_is_refused_with_who_holds_it(first: LedgerWriter, second: Le
 def test_a_lease_that_is_renewed_does_not_expire(
     first: LedgerWriter, second: LedgerWriter, clock: kit.FakeClock, reader: LedgerReader
 ) -> None:
-    """A heartbeat moves the expiry; without one the run can be taken over."""
+    """A heartbeat moves the expiry, and without one the run can be taken over."""
     lease = kit.begin_run(first)
     clock.seconds = 29
     first.leases.renew(lease)
@@ -45,7 +45,7 @@ def test_a_lease_that_is_renewed_does_not_expire(
 def test_the_lease_of_a_dead_process_is_taken_over_at_once(
     first: LedgerWriter, second: LedgerWriter
 ) -> None:
-    """The lease of a holder that is known to be dead is taken before it expires."""
+    """The lease of a dead owner is taken over before it expires."""
     kit.begin_run(first)
     seen = []
     second.leases.acquire(kit.RUN, OTHER, 30, is_dead=lambda owner: not seen.append(owner))
@@ -75,7 +75,7 @@ def test_a_fenced_owner_writes_nothing(
     clock: kit.FakeClock,
     write: Callable[[LedgerWriter, Lease], object],
 ) -> None:
-    """After a takeover every write of the former owner fails and leaves no row."""
+    """After a takeover, every write of the former owner fails and leaves no row."""
     lease = kit.begin_run(first)
     clock.seconds = 31
     new = second.leases.acquire(kit.RUN, OTHER, 30)
@@ -113,7 +113,7 @@ def test_releasing_says_how_the_run_stands(
 
 
 def test_a_run_says_why_it_stopped(first: LedgerWriter, reader: LedgerReader) -> None:
-    """A run keeps why it stopped until it is resumed; a complete run has no stop cause."""
+    """A run keeps its stop cause until it is resumed; a complete run has none."""
     first.create_run(kit.new_run(), kit.tasks(1), kit.slots(2))
     lease = first.leases.acquire(kit.RUN, kit.OWNER, 30)
     stop = Stop("budget", "1.5 of 1 USD are spent")
@@ -127,7 +127,7 @@ def test_a_run_says_why_it_stopped(first: LedgerWriter, reader: LedgerReader) ->
 
 
 def test_an_unknown_run_names_the_nearest(first: LedgerWriter, reader: LedgerReader) -> None:
-    """A misspelt run id is answered with the close ones."""
+    """A misspelt run id is answered with similar ones."""
     kit.begin_run(first)
     with pytest.raises(RunNotFound) as caught:
         first.leases.acquire("run-2", kit.OWNER, 30)
@@ -139,7 +139,7 @@ def test_an_unknown_run_names_the_nearest(first: LedgerWriter, reader: LedgerRea
 def test_several_runs_share_a_ledger(
     first: LedgerWriter, second: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Two coordinators commit two runs in turn, each with its own progress and chain."""
+    """Two coordinators commit to two runs in turn, each with its own progress and chain."""
     one, two = kit.begin_run(first), kit.begin_run(second, run_id="run-2")
     for idx in range(4):
         first.commit_result(one, kit.result(idx))
@@ -152,7 +152,7 @@ def test_several_runs_share_a_ledger(
 def test_a_complete_run_ended_when_it_became_complete(
     first: LedgerWriter, clock: kit.FakeClock, reader: LedgerReader
 ) -> None:
-    """Resuming what is complete changes nothing about when it ended."""
+    """Resuming a complete run does not change its end."""
     lease = kit.begin_run(first, total=1)
     clock.seconds = 7
     first.commit_result(lease, kit.result(0))

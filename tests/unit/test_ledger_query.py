@@ -1,4 +1,4 @@
-"""SQL over the views: what is answered, what is refused, and how a failure reads."""
+"""SQL over the views: answers, refusals, and error messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from waiting import PATIENCE_S, ended_with_block, has_open, wait_until
 
 from labledger.errors import LedgerMissing, QueryFailed
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.query import _Authorizer, query, views
+from labledger.ledger.query import Authorizer, query, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records.outcomes import SlotStatus
 
@@ -72,32 +72,32 @@ EMPTY_VIEWS = {
 
 
 def test_every_documented_view_can_be_asked(path: Path) -> None:
-    """Each documented view exists, says what its rows are, and has rows."""
-    found = {view.name: view for view in views(path)}
-    assert set(found) >= DOCUMENTED
-    for view in found.values():
+    """Each documented view exists, describes its rows, and has rows."""
+    views_by_name = {view.name: view for view in views(path)}
+    assert set(views_by_name) >= DOCUMENTED
+    for view in views_by_name.values():
         assert view.comment
         assert len(view.columns) == len(view.meanings)
         rows = ask(path, f"SELECT * FROM {view.name}")
         assert bool(rows) == (view.name not in EMPTY_VIEWS), view.name
     for name in DOCUMENTED - {"runs", "leaderboard"}:
         assert {"schedule_idx", "trial_id", "variant_id", "task_id", "repl_idx"} <= set(
-            found[name].columns
+            views_by_name[name].columns
         )
 
 
 def test_views_and_records_agree_on_who_a_row_is_about(path: Path) -> None:
-    """The ids that views show are those of the exported records."""
+    """Views show the ids of the exported records."""
     with LedgerReader.open(path) as reader:
-        found = [records.objects("trials") for records in reader.slot_records(kit.RUN)]
-    ids = [trial["ids"] for trials in found for trial in trials]
+        trial_rows = [records.objects("trials") for records in reader.slot_records(kit.RUN)]
+    ids = [trial["ids"] for trials in trial_rows for trial in trials]
     names = ("run_id", "trial_id", "variant_id", "task_id", "repl_idx")
     shown = ask(path, f"SELECT {', '.join(names)} FROM attempts ORDER BY schedule_idx")
     assert shown == [{name: one[name] for name in names} for one in ids]
 
 
 def test_the_leaderboard_has_honest_denominators(path: Path) -> None:
-    """Pass rates are over what counts; what was never scored or is a grade_error is visible."""
+    """Pass rates count scored trials; trials without a score or with a grade_error are shown."""
     rows = ask(path, "SELECT * FROM leaderboard ORDER BY variant_id")
     base, treat = rows
     assert base == {
@@ -151,7 +151,7 @@ def test_parameters_are_bound_by_name_or_place(path: Path) -> None:
     ],
 )
 def test_what_is_not_one_select_is_refused(path: Path, tmp_path: Path, sql: str) -> None:
-    """Whatever would write, attach, load or do several things at once is refused."""
+    """Statements that write, attach, load or do several things are refused."""
     before = dump(path)
     with pytest.raises(QueryFailed) as caught:
         ask(path, sql.replace("OTHER", str(tmp_path / "other.sqlite")))
@@ -198,7 +198,7 @@ def test_an_error_in_the_middle_of_the_rows_is_a_failed_query(path: Path) -> Non
 
 
 def test_a_missing_ledger_is_said(tmp_path: Path) -> None:
-    """Asking where there is no ledger is an error of its own."""
+    """A missing ledger has its own error."""
     with pytest.raises(LedgerMissing):
         query(tmp_path / "ledger.sqlite", "SELECT 1")
 
@@ -217,7 +217,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_interrupts_a_long_query(path: Path) -> None:
-    """SIGINT ends a query that would compute for ever, as a KeyboardInterrupt."""
+    """SIGINT ends an endless query as a KeyboardInterrupt."""
     started = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE, text=True
     )
@@ -229,15 +229,15 @@ def test_ctrl_c_interrupts_a_long_query(path: Path) -> None:
 
 
 def test_ctrl_c_while_a_query_is_prepared(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That it arrives as SQLite asks what the query may do does not make it a refused query."""
-    asked = _Authorizer.__call__
+    """Ctrl-C while SQLite checks a query's permission is not reported as a refused query."""
+    asked = Authorizer.__call__
 
-    def interrupted(self: _Authorizer, action: int, *rest: Any) -> int:
+    def interrupted(self: Authorizer, action: int, *rest: Any) -> int:
         if action == DRIVER.SQLITE_RECURSIVE:
             raise KeyboardInterrupt
         return asked(self, action, *rest)
 
-    monkeypatch.setattr(_Authorizer, "__call__", interrupted)
+    monkeypatch.setattr(Authorizer, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         query(path, "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT 2 FROM n) SELECT x FROM n")
     with pytest.raises(QueryFailed, match="it may only read"):

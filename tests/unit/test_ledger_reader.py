@@ -1,4 +1,4 @@
-"""What the reader answers, and that it never writes or waits."""
+"""The reader's answers; it never writes or waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labledger.records.pass_rate import PassCounts
 
 
 def test_a_run_is_read_back_as_it_was_created(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """All of a new run: its documents, variants, tasks and schedule."""
+    """A new run is read back with its documents, variants, tasks and schedule."""
     kit.begin_run(writer, 6)
     run, new = reader.run(kit.RUN), kit.new_run()
     assert run.resolved == new.resolved
@@ -55,7 +55,7 @@ def test_what_is_not_there_is_said(writer: LedgerWriter, reader: LedgerReader) -
 def test_a_first_grading_is_named_as_the_run_that_it_is(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Where a run's own records are asked for, `RUN.g1` is answered with RUN."""
+    """Where a run's own records are needed, `RUN.g1` means RUN."""
     kit.begin_run(writer)
     with pytest.raises(RunNotFound) as caught:
         reader.run(f"{kit.RUN}.g1")
@@ -69,7 +69,7 @@ def test_a_first_grading_is_named_as_the_run_that_it_is(
 def test_counts_tell_statuses_and_verdicts_apart(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A grade_error's score is kept but not counted; a pruned slot is committed, not scored."""
+    """A grade_error's score is kept but not counted, and a pruned slot is committed, not scored."""
     lease = kit.begin_run(writer, 6)
     writer.commit_result(lease, kit.result(0))
     writer.commit_result(lease, kit.result(1))
@@ -88,7 +88,7 @@ def test_counts_tell_statuses_and_verdicts_apart(
 def test_consecutive_failures_end_with_a_completed_slot(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Failures count from the last completed slot of the variant on; pruned slots do not count."""
+    """Failures count from the variant's last completed slot, and pruned slots do not count."""
     lease = kit.begin_run(writer, 8)
     failed = {"status": SlotStatus.AGENT_ERROR, "scores": ()}
     for idx, changes in enumerate([failed, failed, {}, failed, failed, failed]):
@@ -102,7 +102,7 @@ def test_consecutive_failures_end_with_a_completed_slot(
 def test_an_iterator_keeps_to_the_state_it_began_with(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A slow reader sees one state, holds up no commit, and a new question sees the new state."""
+    """A slow reader sees one snapshot, delays no commit, and a new query sees the new state."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     slow = reader.slot_records(kit.RUN)
@@ -113,12 +113,12 @@ def test_an_iterator_keeps_to_the_state_it_began_with(
 
 
 def test_a_changed_artifact_is_not_handed_out(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A file of the store whose content no longer has its digest is refused."""
+    """A stored file whose content no longer matches its digest is refused."""
     lease = kit.begin_run(writer)
-    sha256, size = writer._store.put_stream(iter([b"large"]))
+    sha256, size = writer.store.put_stream(iter([b"large"]))
     stored = kit.Artifact(sha256, size, None)
     writer.commit_result(lease, kit.result(0, artifacts=(stored,)))
-    file = writer._store.path(sha256)
+    file = writer.store.path(sha256)
     file.write_bytes(b"other")
     with pytest.raises(LedgerError, match="was changed"):
         reader.artifact(sha256)
@@ -128,7 +128,7 @@ def test_a_changed_artifact_is_not_handed_out(writer: LedgerWriter, reader: Ledg
 
 
 def test_a_missing_ledger_says_what_makes_one(tmp_path: Path) -> None:
-    """No file, and an empty one that a killed creation left, are both a missing ledger."""
+    """A missing file, and an empty one of a killed creation, are both a missing ledger."""
     for make in (lambda p: None, lambda p: p.touch()):
         path = tmp_path / "ledger.sqlite"
         make(path)
@@ -161,7 +161,7 @@ with LedgerReader.open(Path(sys.argv[1])) as reader:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_a_ledger_in_a_folder_that_cannot_be_written_is_readable(tmp_path: Path) -> None:
-    """On a read-only medium, where SQLite cannot make its side files, reading still works."""
+    """A ledger on a read-only medium, without SQLite's side files, can be read."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         kit.begin_run(writer)
@@ -181,7 +181,7 @@ def test_a_ledger_in_a_folder_that_cannot_be_written_is_readable(tmp_path: Path)
 
 
 def test_the_risk_of_an_old_sqlite_is_named() -> None:
-    """Versions before 3.51.3 can corrupt a WAL database; later ones carry no warning."""
+    """Versions before 3.51.3, which can corrupt a WAL database, cause a warning."""
     risk = driver_risk((3, 40, 1))
     assert risk is not None
     assert "SQLite 3.40.1" in risk

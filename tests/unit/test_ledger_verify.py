@@ -1,4 +1,4 @@
-"""Tampering: whatever is changed, removed or inserted after a commit is found and named."""
+"""Each change, removal or insertion after a commit is found and named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def completed_run(folder: Path) -> Path:
         writer.stage(lease, lost, final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
-        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        stored = Artifact(*writer.store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(3, stored),)
         writer.commit_result(lease, kit.result(3, artifacts=(stored,), evidence=evidence))
         calls = [kit.model_call(number) for number in range(1, 4)]
@@ -136,7 +136,7 @@ CHANGED = {
     "inserted trial for a pruned slot": (
         """INSERT INTO trial SELECT 1, 2, attempt, status, reason, message, verdict, outcome,
         exit_status, started_at, ended_at, duration_ms, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, image_ref, image_id, 0 FROM trial WHERE schedule_idx=0""",
+        NULL, NULL, NULL, image_ref, image_id, 0, NULL, NULL FROM trial WHERE schedule_idx=0""",
         2,
     ),
     "left staged": (
@@ -174,7 +174,7 @@ RUN_CHANGES = {
 
 @pytest.mark.parametrize("statement", RUN_CHANGES.values(), ids=RUN_CHANGES.keys())
 def test_a_changed_run_is_found(path: Path, statement: str) -> None:
-    """The immutable part of a run, and its progress, are checked as well."""
+    """The immutable part of a run and its progress are checked as well."""
     kit.tamper(path, statement)
     assert any(finding.run_id == kit.RUN for finding in verify(path).findings)
 
@@ -200,7 +200,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize(("statement", "slot"), DAMAGE.values(), ids=DAMAGE.keys())
 def test_damage_hides_nothing(path: Path, statement: str, slot: int | None) -> None:
-    """What cannot be read is a finding, and a change elsewhere is found beside it."""
+    """An unreadable row is a finding, and a change elsewhere is found beside it."""
     kit.tamper(
         path,
         "PRAGMA foreign_keys = OFF",
@@ -240,7 +240,7 @@ NOT_IN_RECORDS = {
 def test_what_no_record_says_is_checked_as_well(
     path: Path, statement: str, slot: int | None
 ) -> None:
-    """Columns that the digests do not cover reach views too."""
+    """Columns outside the digests are checked, because views show them."""
     kit.tamper(path, "PRAGMA foreign_keys = OFF", statement)
     findings = verify(path).findings
     assert findings
@@ -249,7 +249,7 @@ def test_what_no_record_says_is_checked_as_well(
 
 @built_once
 def staged_run(folder: Path) -> Path:
-    """The complete run, and one that was interrupted with a result staged."""
+    """A complete run and an interrupted run with a staged result."""
     path = completed_run(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, "run-2")
@@ -271,7 +271,7 @@ def staged_run(folder: Path) -> Path:
     ],
 )
 def test_a_changed_staged_result_is_found(tmp_path: Path, change: str) -> None:
-    """What waits to be committed must be readable, and its slot's."""
+    """A staged result must be readable and belong to its slot."""
     path = staged_run(tmp_path)
     kit.tamper(path, f"UPDATE staged_result SET {change}")
     [finding] = verify(path).findings
@@ -284,7 +284,7 @@ ASKER = Owner("there", 99, "boot-2")
 
 @built_once
 def rewritten_runs(folder: Path) -> Path:
-    """The complete run, one that is owned and claimed with a result staged, one that stopped."""
+    """A complete run, an owned and claimed run with a staged result, and a stopped run."""
     path = completed_run(folder)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 4, "run-2")
@@ -306,7 +306,7 @@ def rewritten_runs(folder: Path) -> Path:
 
 @pytest.fixture
 def rewritten(tmp_path: Path) -> Path:
-    """Runs with rows that labledger writes more than once, of which none was tampered with."""
+    """Runs with rows that labledger writes more than once, without tampering."""
     return rewritten_runs(tmp_path)
 
 
@@ -350,9 +350,11 @@ REWRITTEN = {
 def test_a_changed_row_that_may_be_rewritten_is_found(
     rewritten: Path, statement: str, run_id: str, slot: int | None
 ) -> None:
-    """A value of the right form is found in rows that labledger itself writes more than once."""
+    """A well-formed foreign value is found in rows that labledger writes more than once."""
     kit.tamper(rewritten, statement)
-    [finding] = [each for each in verify(rewritten).findings if "was changed since" in each.message]
+    [finding] = [
+        finding for finding in verify(rewritten).findings if "was changed since" in finding.message
+    ]
     assert (finding.run_id, finding.schedule_idx) == (run_id, slot)
 
 
@@ -364,7 +366,7 @@ COUNTED = (
 
 @built_once
 def counted_runs(folder: Path) -> Path:
-    """Runs with rows in every table that the chain does not cover."""
+    """Runs with rows in every table outside the chain."""
     path = rewritten_runs(folder)
     with kit.open_writer(path) as writer:
         writer.add_note("run-2", "remember")
@@ -385,13 +387,13 @@ def counted_runs(folder: Path) -> Path:
 
 @pytest.fixture
 def counted(tmp_path: Path) -> Path:
-    """Runs with rows in every table that the chain does not cover, which verify."""
+    """Runs with rows in every table outside the chain, which verify."""
     return counted_runs(tmp_path)
 
 
 @pytest.mark.parametrize("table", [*COUNTED, "staged_result"])
 def test_a_removed_row_beside_the_chain_is_found(counted: Path, table: str) -> None:
-    """What decides about agents, money and words cannot be removed unseen, one row or all."""
+    """Removing one or all rows about agents, money or words is found."""
     kit.tamper(counted, f"DELETE FROM {table} WHERE run_no = 2")
     [finding] = verify(counted).findings
     assert finding.run_id == "run-2"
@@ -399,7 +401,7 @@ def test_a_removed_row_beside_the_chain_is_found(counted: Path, table: str) -> N
 
 
 def test_an_earlier_row_in_place_of_a_later_one_is_found(counted: Path) -> None:
-    """A row that labledger wrote once, with its digest, is not the one that it left."""
+    """An earlier row with its valid digest does not replace a later row."""
     raw = DRIVER.connect(str(counted))
     old = raw.execute("SELECT * FROM budget").fetchone()
     raw.close()
@@ -431,11 +433,11 @@ def test_the_tally_does_not_help_who_changes_it(
 
 
 def test_rows_that_earlier_versions_wrote_are_no_finding(rewritten: Path) -> None:
-    """Without a digest a row is taken as it is; written again, it has one."""
+    """A row of an earlier version without a digest is accepted, and gets one when rewritten."""
     tables = ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result")
     kit.tamper(rewritten, *(f"UPDATE {table} SET row_digest = NULL" for table in tables))
     with closing(writable_engine(rewritten).open_driver()) as raw:
-        content = f"content = '{statements.NO_ROWS}'"  # What the upgrade counts of such rows.
+        content = f"content = '{statements.NO_ROWS}'"  # The upgrade counts these rows.
         raw.execute(
             f"UPDATE run_tally SET {content}, row_digest = "
             f"row_digest('run_tally', run_no, table_name, row_count, '{statements.NO_ROWS}')"
@@ -454,7 +456,7 @@ def test_rows_that_earlier_versions_wrote_are_no_finding(rewritten: Path) -> Non
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])
 def test_a_changed_file_of_staged_events_is_found(path: Path, damage: str) -> None:
-    """Events that wait in a file are part of the result that waits."""
+    """A file of staged events is part of its staged result."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, "run-2")
         events = kit.event_file(writer, "run-2/000000-1.jsonl")
@@ -480,7 +482,7 @@ SCHEMA = {
 
 @pytest.mark.parametrize("kind", SCHEMA)
 def test_what_is_defined_otherwise_is_found(path: Path, kind: str) -> None:
-    """A view, trigger, table or index of the right name answers by its text."""
+    """Definitions of views, triggers, tables and indexes are compared by their text."""
     what, new, old = SCHEMA[kind]
     raw = DRIVER.connect(str(path))
     raw.execute("PRAGMA writable_schema = ON")
@@ -500,7 +502,7 @@ def test_what_is_defined_otherwise_is_found(path: Path, kind: str) -> None:
 
 
 def test_a_trigger_of_somebody_else_is_found(path: Path) -> None:
-    """What would change rows as they are written is no part of a ledger."""
+    """A foreign trigger, which could change rows during writes, is a finding."""
     raw = DRIVER.connect(str(path))
     raw.execute("CREATE TRIGGER more AFTER INSERT ON budget BEGIN SELECT 1; END")
     raw.close()
@@ -512,7 +514,7 @@ def test_a_trigger_of_somebody_else_is_found(path: Path) -> None:
 def test_processes_find_what_one_does(
     path: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranges of slots that are checked elsewhere give the same findings in the same order."""
+    """Parallel checks give the same findings in the same order."""
     kit.tamper(
         path,
         "UPDATE metric SET value = 0.75 WHERE row_seq = 1",
@@ -526,7 +528,7 @@ def test_processes_find_what_one_does(
 
 
 def test_a_worker_checks_the_ranges_that_it_is_given(path: Path) -> None:
-    """The program of the workers answers a range with what was found in it, and nothing else."""
+    """A worker reports only the findings in its ranges."""
     kit.tamper(path, "UPDATE metric SET value = 0.75 WHERE schedule_idx = 4 AND row_seq = 1")
     worker = subprocess.run(
         [sys.executable, "-m", verify.__module__, path, path.parent / "artifacts"],
@@ -542,7 +544,7 @@ def test_a_worker_checks_the_ranges_that_it_is_given(path: Path) -> None:
 
 
 def test_a_removed_commit_is_found(path: Path) -> None:
-    """A commit cut out of the middle, with all its rows, leaves a gap in the chain."""
+    """A commit removed from the middle, with all its rows, leaves a gap in the chain."""
     tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
     kit.tamper(
         path,
@@ -553,16 +555,16 @@ def test_a_removed_commit_is_found(path: Path) -> None:
 
 
 def test_rows_without_their_commit_are_found(path: Path) -> None:
-    """Rows whose commit was deleted are found; later slots still verify."""
+    """Rows whose commit was deleted are found, and later slots still verify."""
     kit.tamper(path, "PRAGMA foreign_keys = OFF", "DELETE FROM slot_commit WHERE schedule_idx = 4")
-    found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
-    assert (None, "a row of trial has lost its row of slot_commit") in found
-    assert (4, "the commits of slots 4 to 4 are missing") in found
-    assert not [message for idx, message in found if idx == 5]
+    findings = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
+    assert (None, "a row of trial has lost its row of slot_commit") in findings
+    assert (4, "the commits of slots 4 to 4 are missing") in findings
+    assert not [message for idx, message in findings if idx == 5]
 
 
 def test_a_truncated_run_is_found(path: Path) -> None:
-    """The last commit removed together with its progress contradicts a completed run."""
+    """Removing the last commit with its progress contradicts a completed run."""
     tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
     kit.tamper(
         path,
@@ -579,9 +581,9 @@ def test_a_truncated_run_is_found(path: Path) -> None:
 def test_a_rewritten_commit_breaks_the_chain_after_it(path: Path) -> None:
     """A commit with recomputed digests breaks the chain at the commit after it."""
     kit.tamper(path, "UPDATE slot_commit SET chain_digest = 'x' WHERE schedule_idx = 3")
-    found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
+    findings = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
     message = "the commit does not follow from the one before it"
-    assert found == [(3, message), (4, message)]
+    assert findings == [(3, message), (4, message)]
 
 
 def test_a_lost_or_changed_file_of_the_store_is_found(path: Path) -> None:
@@ -596,7 +598,7 @@ def test_a_lost_or_changed_file_of_the_store_is_found(path: Path) -> None:
 
 
 def test_missing_triggers_are_found(path: Path) -> None:
-    """A ledger whose guards were taken away says so."""
+    """Missing guards are a finding."""
     raw = DRIVER.connect(str(path))
     raw.execute("DROP TRIGGER score_refuses_update")
     raw.close()
@@ -605,7 +607,7 @@ def test_missing_triggers_are_found(path: Path) -> None:
 
 
 def test_one_run_is_verified_alone(path: Path) -> None:
-    """Naming a run leaves the others out; an unknown name is an error."""
+    """Naming a run leaves out the others, and an unknown name is an error."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, "run-2")
         writer.commit_result(lease, kit.result(0, "run-2"))
@@ -618,16 +620,16 @@ def test_one_run_is_verified_alone(path: Path) -> None:
 
 @pytest.fixture
 def frozen(tmp_path: Path) -> Path:
-    """Two runs of one experiment, whose agent has a file, and two of whose tasks a workspace."""
+    """Two runs of one experiment with an agent's file and workspaces of two tasks."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
-        file = {"name": "agent.sh", "sha256": writer._store.put_bytes(b"exit 0"), "size": 6}
-        workspace = {"tar": writer._store.put_bytes(b"a tar"), "size": 5}
+        file = {"name": "agent.sh", "sha256": writer.store.put_bytes(b"exit 0"), "size": 6}
+        workspace = {"tar": writer.store.put_bytes(b"a tar"), "size": 5}
         resolved = {**kit.new_run().resolved, "files": {"setup": [], "agent": [file]}}
         rows = list(kit.tasks(3))
         for _, _, row in rows[1:]:
             row |= {"workspace": workspace}
-        files = {"tar": writer._store.put_bytes(b"tests"), "size": 5, "path": "/t", "for": "grader"}
+        files = {"tar": writer.store.put_bytes(b"tests"), "size": 5, "path": "/t", "for": "grader"}
         rows[2][2]["files"] = [files]
         for run_id in (kit.RUN, "other"):
             writer.create_run(kit.new_run(run_id, resolved=resolved), rows, kit.slots(6))
@@ -643,7 +645,7 @@ def frozen(tmp_path: Path) -> Path:
     ],
 )
 def test_what_a_run_was_started_with_is_looked_at(frozen: Path, content: bytes, what: str) -> None:
-    """A frozen file, workspace or file of a task that is gone or another is named for each run."""
+    """A missing or changed frozen file, workspace or task file is named for each run."""
     assert verify(frozen).is_clean
     store = ArtifactStore(frozen.parent / "artifacts")
     sha256 = sha256_hex(content)
@@ -658,7 +660,7 @@ def test_what_a_run_was_started_with_is_looked_at(frozen: Path, content: bytes, 
 
 
 def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
-    """A resolved experiment that names no digest is a finding, and nothing is opened for it."""
+    """A resolved experiment without a valid digest is a finding, and no file is opened for it."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         file = {"name": "agent.sh", "sha256": "../../../pipe", "size": 6}
@@ -670,7 +672,7 @@ def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
 
 
 def test_checking_outcomes_takes_steps_in_proportion_to_the_run(tmp_path: Path) -> None:
-    """Four times as many slots take about four times as many steps of SQLite, not sixteen."""
+    """Four times as many slots need about four times as many SQLite steps."""
     steps = {}
     for count in (100, 400):
         path = kit.make_ledger(tmp_path / str(count))
@@ -690,7 +692,7 @@ def test_checking_outcomes_takes_steps_in_proportion_to_the_run(tmp_path: Path) 
 
 
 def test_an_older_outcome_of_a_cell_that_ran_again_is_found(tmp_path: Path) -> None:
-    """The outcome of a superseded slot in the row of its cell is found: another slot counts."""
+    """The superseded outcome of a rerun cell is found."""
     path = grown.grown_run(tmp_path)
     assert verify(path).is_clean
     kit.tamper(
@@ -711,7 +713,7 @@ def test_an_older_outcome_of_a_cell_that_ran_again_is_found(tmp_path: Path) -> N
     ],
 )
 def test_damaged_identity_is_a_finding(path: Path, statement: str, message: str) -> None:
-    """A ledger without its id is verified, and what needs the id says what is wrong."""
+    """A ledger without its id is verified, and commands that need the id explain the problem."""
     kit.tamper(path, statement)
     (finding,) = verify_lab(LabFolder(path.parent), None).findings
     assert message in finding
@@ -729,7 +731,7 @@ def test_damaged_identity_is_a_finding(path: Path, statement: str, message: str)
     ["DELETE FROM alembic_version", "INSERT INTO alembic_version VALUES ('0001')"],
 )
 def test_damaged_revision_is_named(path: Path, statement: str) -> None:
-    """Without exactly one revision nothing opens the ledger, and the error says what to do."""
+    """Without exactly one revision, opening fails with a remedy."""
     kit.tamper(path, statement)
     for use in (
         lambda: verify(path),
@@ -743,24 +745,24 @@ def test_damaged_revision_is_named(path: Path, statement: str) -> None:
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.02])
 def test_a_ledger_that_is_cut_off_says_what_is_missing(path: Path, share: float) -> None:
-    """`verify` of a cut-off ledger says how much is missing and what to do, not to call it."""
+    """`verify` of a truncated ledger says how much is missing and what to do."""
     size = path.stat().st_size
     os.truncate(path, int(size * share))
     done = run_forked("verify", folder=path.parent.parent)
     assert done.returncode == 3
-    found = f"the file is cut off: it has {int(size * share):,} of {size:,} bytes"
-    assert found in done.stderr.splitlines()[0]
+    message = f"the file is cut off: it has {int(size * share):,} of {size:,} bytes"
+    assert message in done.stderr.splitlines()[0]
     assert "`labledger verify" not in done.stderr
     assert f"`labledger import {path.parent}/runs/RUN_ID " in done.stderr
     assert "`labledger db backup" in done.stderr
     listed = run_forked("runs", folder=path.parent.parent)
-    assert found in listed.stderr
+    assert message in listed.stderr
     assert "`labledger verify" in listed.stderr
 
 
 @pytest.mark.parametrize("page", range(0, 12, 4))
 def test_verify_never_refers_to_itself(path: Path, page: int) -> None:
-    """Whichever of the first pages is damaged, `verify` says something of its own."""
+    """If any of the first pages is damaged, `verify` does not recommend itself."""
     with path.open("r+b") as file:
         file.seek(max(4096 * page, 100))
         file.write(b"\xff" * 2048)

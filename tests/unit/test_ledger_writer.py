@@ -6,6 +6,7 @@ import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sample_ledgers as kit
@@ -51,7 +52,7 @@ def rows_of(path: Path, *tables: str) -> dict[str, int]:
 def test_a_commit_publishes_everything_and_moves_the_run_on(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """One commit writes every table of the slot and makes the next slot the one to come."""
+    """One commit writes every table of the slot and advances the run to the next slot."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     assert reader.run(kit.RUN).next_schedule_idx == 1
@@ -68,7 +69,7 @@ def test_a_commit_publishes_everything_and_moves_the_run_on(
 def test_records_are_read_back_as_they_were_committed(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """What a commit returns and what is read later are the same text, canonical and valid."""
+    """The text of a commit's records is read back unchanged, canonical and valid."""
     lease = kit.begin_run(writer)
     calls = (kit.model_call(1), kit.model_call(2, usage=None, raw_usage=None, reserved=None))
     results = [kit.result(idx, model_calls=calls) for idx in range(4)]
@@ -84,7 +85,7 @@ def test_records_are_read_back_as_they_were_committed(
 
 
 def test_records_say_what_the_result_said(writer: LedgerWriter) -> None:
-    """A trial record and its fellows carry the result's facts; rows of the grader are verbatim."""
+    """Records have the result's facts, and rows of the grader are verbatim."""
     lease = kit.begin_run(writer)
     result = kit.result(0)
     records = writer.commit_result(lease, result)
@@ -115,18 +116,18 @@ def test_records_say_what_the_result_said(writer: LedgerWriter) -> None:
 def test_metric_values_keep_their_type(
     writer: LedgerWriter, reader: LedgerReader, value: float | str
 ) -> None:
-    """An integer, a float and text come back as they were, to the last bit."""
+    """An integer, a float and a text are read back exactly."""
     lease = kit.begin_run(writer)
     result = kit.result(0, metrics=(MetricValue('odd "id"', "result", value),))
     committed = writer.commit_result(lease, result)
     [read] = reader.slot_records(kit.RUN)
     assert read == committed
-    found = read.objects("metrics")[0]["value"]
-    assert repr(found) == repr(value)
+    stored_value = read.objects("metrics")[0]["value"]
+    assert repr(stored_value) == repr(value)
 
 
 def test_records_name_the_agents_exit_status(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """The records of a commit and those that are read back have it; no agent, no status."""
+    """New and stored records have the agent's exit status, or none without an agent."""
     lease = kit.begin_run(writer)
     failed = kit.result(0, phases={"agent": Phase(3, 900)})
     committed = [
@@ -139,7 +140,7 @@ def test_records_name_the_agents_exit_status(writer: LedgerWriter, reader: Ledge
 def test_a_second_commit_of_a_slot_is_impossible(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A committed slot is refused again, and the refusal names the slot to come."""
+    """A committed slot is refused again, and the refusal names the next slot."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     with pytest.raises(LedgerError, match="cannot be committed: the next one is slot 1"):
@@ -148,7 +149,7 @@ def test_a_second_commit_of_a_slot_is_impossible(
 
 
 def test_primary_keys_alone_forbid_a_second_commit(writer: LedgerWriter, path: Path) -> None:
-    """Even with the progress set back by hand, the database itself refuses a doubled commit."""
+    """Even if the progress is set back by hand, the database refuses a second commit."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     raw = DRIVER.connect(str(path), isolation_level=None)
@@ -161,7 +162,7 @@ def test_primary_keys_alone_forbid_a_second_commit(writer: LedgerWriter, path: P
 
 
 def test_a_slot_out_of_turn_is_refused(writer: LedgerWriter, path: Path) -> None:
-    """A slot whose predecessors are not committed cannot be, and nothing of it is written."""
+    """A slot whose predecessors are open cannot be committed, and nothing is written."""
     lease = kit.begin_run(writer)
     with pytest.raises(LedgerError, match="the next one is slot 0"):
         writer.commit_result(lease, kit.result(2))
@@ -169,7 +170,7 @@ def test_a_slot_out_of_turn_is_refused(writer: LedgerWriter, path: Path) -> None
 
 
 def test_a_result_for_another_slot_is_refused(writer: LedgerWriter, path: Path) -> None:
-    """A result whose ids are not the slot's is not published under it."""
+    """A result whose ids do not match the slot is refused."""
     lease = kit.begin_run(writer)
     with pytest.raises(LedgerError, match="cannot be committed as slot 0"):
         writer.commit_result(lease, replace(kit.result(0), ids=kit.ids(1)))
@@ -177,8 +178,7 @@ def test_a_result_for_another_slot_is_refused(writer: LedgerWriter, path: Path) 
 
 
 def test_a_failed_commit_leaves_nothing(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A row that the database refuses rolls back the whole commit, and the writer can be used
-    further."""
+    """A refused row rolls back the whole commit, and the writer stays usable."""
     lease = kit.begin_run(writer)
     good = kit.result(0)
     doubled = replace(good, events=(*good.events, good.events[0]))
@@ -193,9 +193,9 @@ def test_a_failed_commit_leaves_nothing(writer: LedgerWriter, reader: LedgerRead
 def test_a_full_disk_is_a_ledger_error_and_leaves_nothing(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """When SQLite cannot grow the file, the commit fails whole, says so, and can be repeated."""
+    """When SQLite cannot grow the file, the commit fails as a whole and can be repeated."""
     lease = kit.begin_run(writer)
-    driver = writer._connection.driver
+    driver = writer.connection.driver
     pages = driver.execute("PRAGMA page_count").fetchone()[0]
     driver.execute(f"PRAGMA max_page_count = {pages}")
     large = Artifact.inline(b"x" * 1_000_000)
@@ -211,7 +211,7 @@ def test_a_full_disk_is_a_ledger_error_and_leaves_nothing(
 
 
 def records_of(folder: Path, how: str) -> list[SlotRecords]:
-    """The records of one slot after an attempt that failed, committed in one of two ways."""
+    """Return the records of one slot after a failed attempt, committed in one of two ways."""
     path = kit.make_ledger(folder)
     first = kit.result(0, attempt=1, status=SlotStatus.INFRA_ERROR, reason="oom", scores=())
     last = kit.result(0, attempt=2)
@@ -229,7 +229,7 @@ def records_of(folder: Path, how: str) -> list[SlotRecords]:
 
 
 def test_staged_then_committed_equals_committed_at_once(tmp_path: Path) -> None:
-    """A result that waited in the ledger for its turn makes the same records."""
+    """A staged result makes the same records as a direct commit."""
     direct = records_of(tmp_path / "a", "direct")
     staged = records_of(tmp_path / "b", "staged")
     assert direct == staged
@@ -244,7 +244,7 @@ def test_staged_then_committed_equals_committed_at_once(tmp_path: Path) -> None:
 def test_staged_results_are_kept_until_their_turn(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A staged result can be read back whole, with its artifacts, and leaves with its commit."""
+    """A staged result is read back whole, with its artifacts, and disappears with its commit."""
     lease = kit.begin_run(writer)
     result = kit.result(1)
     writer.stage(lease, kit.result(2, status=SlotStatus.INFRA_ERROR), final=False)
@@ -288,7 +288,7 @@ def test_a_changed_staged_result_is_not_committed(
 
 
 def test_a_committed_slot_cannot_be_staged(writer: LedgerWriter) -> None:
-    """Staging a slot that is committed is refused."""
+    """Staging a committed slot is refused."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     with pytest.raises(LedgerError, match="committed already"):
@@ -308,7 +308,7 @@ def test_unexecuted_slots_have_a_commit_and_no_trial(
 
 
 def test_a_slot_that_was_run_is_not_committed_as_unexecuted(writer: LedgerWriter) -> None:
-    """Paid work is not thrown away: a slot with a staged attempt cannot be pruned."""
+    """A slot with a staged attempt, which was paid for, cannot be pruned."""
     lease = kit.begin_run(writer)
     writer.stage(lease, kit.result(0), final=True)
     with pytest.raises(LedgerError, match="was run"):
@@ -318,10 +318,10 @@ def test_a_slot_that_was_run_is_not_committed_as_unexecuted(writer: LedgerWriter
 def test_shared_artifacts_are_kept_once(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """The same content in two slots is one row; a larger one lies in the store."""
+    """Equal content in two slots is one row, and a large one is a file of the store."""
     lease = kit.begin_run(writer)
     shared = Artifact.inline(b"shared")
-    sha256, size = writer._store.put_stream(iter([b"large"]))
+    sha256, size = writer.store.put_stream(iter([b"large"]))
     stored = Artifact(sha256, size, None)
     for idx in (0, 1):
         writer.commit_result(lease, kit.result(idx, artifacts=(shared, stored)))
@@ -331,7 +331,7 @@ def test_shared_artifacts_are_kept_once(
 
 
 def test_an_artifact_that_is_nowhere_is_refused(writer: LedgerWriter) -> None:
-    """A record must not refer to content that is neither given nor in the store."""
+    """A record cannot refer to content that is neither given nor stored."""
     lease = kit.begin_run(writer)
     with pytest.raises(LedgerError, match="neither given nor in the store"):
         writer.commit_result(lease, kit.result(0, artifacts=(Artifact("0" * 64, 3, None),)))
@@ -340,7 +340,7 @@ def test_an_artifact_that_is_nowhere_is_refused(writer: LedgerWriter) -> None:
 def test_the_newest_dispatch_of_each_slot_is_known(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """The dispatch journal names the newest attempt of each slot."""
+    """The dispatch journal has the newest attempt of each slot."""
     lease = kit.begin_run(writer)
     first = [Dispatch(idx, 1, f"c-{idx}-1", "here", kit.TIMES[0]) for idx in range(3)]
     again = Dispatch(1, 2, "c-1-2", "here", kit.TIMES[1])
@@ -364,7 +364,7 @@ def test_a_run_can_be_created_once(writer: LedgerWriter, reader: LedgerReader) -
 def test_a_schedule_with_a_hole_creates_no_run(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """Slots that are not numbered from 0, or name no task, leave nothing behind."""
+    """Slots that are not numbered from 0, or name no task, create nothing."""
     for bad in (
         [kit.slot(0), kit.slot(2)],
         [kit.slot(0), replace(kit.slot(1), task_id="nowhere")],
@@ -401,15 +401,15 @@ def test_committed_rows_cannot_be_changed_or_removed(
 
 
 def test_a_staged_result_cannot_be_dropped_before_its_commit(writer: LedgerWriter) -> None:
-    """Finished work that waits for its turn cannot be deleted."""
+    """A staged result cannot be deleted before its commit."""
     lease = kit.begin_run(writer)
     writer.stage(lease, kit.result(1), final=True)
     with pytest.raises(DRIVER.Error, match="only once its slot is committed"):
-        writer._connection.driver.execute("DELETE FROM staged_result")
+        writer.connection.driver.execute("DELETE FROM staged_result")
 
 
 def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Text of any script, control characters and a missing reason come back from a staged row."""
+    """Text of any script, control characters and a missing reason survive staging."""
     result = kit.result(0, message="tab\t, NUL \x00, emoji 🙂, line\nend", reason=None)
     payload = json.loads(canonical_json.dumps(result.as_json()))
     assert AttemptResult.from_json(payload).message == result.message
@@ -417,6 +417,21 @@ def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader)
     writer.stage(lease, result, final=True)
     [record] = writer.commit_staged(lease, 0).objects("trials")
     assert record["message"] == result.message
+
+
+def test_an_unreadable_staged_result(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """A staged result that this version cannot read is an error that names the field."""
+    lease = kit.begin_run(writer)
+    wrong: Any = "5"
+    writer.stage(lease, kit.result(0, exit_status=wrong), final=True)
+    problem = 'cannot be read: exit_status: expected an integer or null, found "5"'
+    with pytest.raises(LedgerError, match=problem) as commit_error:
+        writer.commit_staged(lease, 0)
+    assert "the version of labledger that ran the trial" in str(commit_error.value.hint)
+    with pytest.raises(LedgerError, match=problem):
+        reader.staged_result(kit.RUN, 0)
+    with pytest.raises(LedgerError, match=problem):
+        reader.spent_so_far(kit.RUN)
 
 
 EMPTY_VIEWS = {
@@ -427,8 +442,10 @@ EMPTY_VIEWS = {
 
 
 def test_the_standard_librarys_sqlite_reads_the_ledger(writer: LedgerWriter, path: Path) -> None:
-    """What the newer driver writes, the standard library's SQLite can query; an old one lacks a
-    function for `steps`."""
+    """The standard library's SQLite can query the ledger of the newer driver.
+
+    An old one lacks a function for `steps`.
+    """
     writer.create_run(kit.new_run(prices=kit.PRICES), kit.tasks(2), kit.slots(4))
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     writer.commit_result(lease, kit.result(0, model_calls=(kit.model_call(),)))
@@ -438,6 +455,6 @@ def test_the_standard_librarys_sqlite_reads_the_ledger(writer: LedgerWriter, pat
             with pytest.raises(sqlite3.OperationalError, match="unhex"):
                 raw.execute(f"SELECT * FROM {name}")
             continue
-        found = raw.execute(f"SELECT * FROM {name}").fetchall()
-        assert bool(found) == (name not in EMPTY_VIEWS), name
+        rows = raw.execute(f"SELECT * FROM {name}").fetchall()
+        assert bool(rows) == (name not in EMPTY_VIEWS), name
     raw.close()

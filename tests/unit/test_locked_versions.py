@@ -1,4 +1,4 @@
-"""The locked versions cover everything that pyproject.toml asks for, and nothing else."""
+"""The locked versions cover exactly the requirements in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 def requirements() -> list[Requirement]:
-    """What the package, its extras and its build ask for."""
+    """Return the requirements of the package, its extras and its build."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"].values()
     asked = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
@@ -26,7 +26,7 @@ def requirements() -> list[Requirement]:
 
 
 def locked() -> dict[str, str]:
-    """The version of each distribution in requirements-locked.txt."""
+    """Return the version of each distribution in requirements-locked.txt."""
     lines = (PROJECT / "requirements-locked.txt").read_text("utf-8").splitlines()
     pins = [line.split("==") for line in lines if not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in pins}
@@ -34,19 +34,19 @@ def locked() -> dict[str, str]:
 
 @pytest.mark.parametrize("requirement", requirements(), ids=str)
 def test_every_requirement_has_a_locked_version_in_its_range(requirement: Requirement) -> None:
-    """What is installed on a fresh machine is known, and fits what the package says it needs."""
+    """Each requirement has a locked version within its range."""
     version = locked()[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(version), "run scripts/lock"
 
 
 def test_lock_names_versions_alone() -> None:
-    """No line names a registry, a file or a range, so that the file serves every machine."""
+    """The file names no registry, file or range, so it serves every machine."""
     for line in (PROJECT / "requirements-locked.txt").read_text("utf-8").splitlines():
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line), line
 
 
 def test_locked_versions_support_the_oldest_python() -> None:
-    """Each allows the first release of the oldest supported Python: Debian 12 has 3.11.2."""
+    """Each locked version supports the oldest supported Python, 3.11.2 of Debian 12."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     oldest = project["requires-python"].removeprefix(">=") + ".0"
     refused = {
@@ -63,19 +63,19 @@ def installed_requirement(name: str, version: str) -> SpecifierSet | None:
     `scripts/test --newest` installs other versions on purpose.
     """
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return None
-    if found.version != version and os.environ.get("VENV_VERSIONS") == "newest":
+    if distribution.version != version and os.environ.get("VENV_VERSIONS") == "newest":
         return None
-    assert found.version == version, f"{name} is not the locked version: run scripts/venv"
-    asked = found.metadata.get("Requires-Python")
+    assert distribution.version == version, f"{name} is not the locked version: run scripts/venv"
+    asked = distribution.metadata.get("Requires-Python")
     return SpecifierSet(asked) if asked else None
 
 
 @pytest.mark.parametrize("name", ["test", "demo"])
 def test_scripts_install_locked_versions(name: str) -> None:
-    """The scripts make their environment with scripts/venv, which installs with the lock."""
+    """scripts/venv makes the environment of every script, with the lock."""
     assert "scripts/venv" in (PROJECT / "scripts" / name).read_text("utf-8")
     constraint = "locked) choice=(--constraint requirements-locked.txt)"
     assert constraint in (PROJECT / "scripts/venv").read_text("utf-8")

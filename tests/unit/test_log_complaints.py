@@ -1,8 +1,8 @@
-"""Which logs say that a grader could not work, and which show that tests ran.
+"""Log lines that show a broken grader, and log lines that show that tests ran.
 
-The logs were written by real tools: in containers without a network, behind a proxy that refuses,
-or with a server whose certificate nobody trusts, and by tests that ran there and failed. The lines
-in `LINES` are what the tools print.
+Real tools wrote the logs: in containers without a network, behind a refusing proxy, or with an
+untrusted certificate, and in tests that ran there and failed. `LINES` holds lines that the tools
+print.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ LINES = [
 
 @pytest.mark.parametrize(("tool", "line"), LINES, ids=[line[:30] for _, line in LINES])
 def test_a_line_of_a_tool(tmp_path: Path, tool: str, line: str) -> None:
-    """Each line that means that the grader could not work is known, with the tool."""
+    """Each line of a tool that could not work is recognized, with the tool."""
     (tmp_path / "log").write_text(f"Preparing the tests\n{line}\n")
     complaint = complaint_in(tmp_path)
     assert complaint is not None
@@ -106,7 +106,7 @@ def test_a_line_of_a_tool(tmp_path: Path, tool: str, line: str) -> None:
     ],
 )
 def test_a_line_about_the_answer(tmp_path: Path, line: str) -> None:
-    """What the agent's work causes, such as a service that does not run, is no complaint."""
+    """A failure that the agent's work causes, such as a stopped service, is not a complaint."""
     (tmp_path / "log").write_text(f"{line}\n")
     assert found(tmp_path) is None
 
@@ -121,12 +121,12 @@ def test_failed_bootstrap(log: Path) -> None:
 
 @pytest.mark.parametrize("log", RAN, ids=lambda path: path.stem)
 def test_tests_that_ran(log: Path) -> None:
-    """Tests that ran and failed, also tests of the network, are no failed bootstrap."""
+    """Tests that ran and failed, also tests of the network, are not a failed bootstrap."""
     assert found(log.parent, log.name) is None
 
 
 def test_every_tool_has_a_log_or_a_line() -> None:
-    """Each tool of the table is tried."""
+    """Each tool of the table has a case."""
     found_in_logs = {complaint_in(log.parent, log.name).tool for log in FAILED}  # type: ignore[union-attr]
     assert {tool for tool, _ in LINES} | found_in_logs == set(COMPLAINTS)
 
@@ -146,14 +146,14 @@ def test_every_tool_has_a_log_or_a_line() -> None:
     ],
 )
 def test_sign_of_a_test(tmp_path: Path, line: str) -> None:
-    """One line that says that a test ran outweighs every failure before it."""
+    """One line about a test that ran outweighs every failure before it."""
     (tmp_path / "log").write_text(f"curl: (6) Could not resolve host: astral.sh\n{line}\n")
     assert found(tmp_path) is None
 
 
 @pytest.mark.parametrize("line", ["collected 0 items", "Ran 0 tests in 0.000s", "0 passed"])
 def test_no_test(tmp_path: Path, line: str) -> None:
-    """Test tools that found nothing to run have run nothing."""
+    """Test tools that found no tests have not run tests."""
     (tmp_path / "log").write_text(f"curl: (6) Could not resolve host: astral.sh\n{line}\n")
     assert found(tmp_path) is not None
 
@@ -172,7 +172,7 @@ def counting(tests: int) -> str:
 
 
 def test_hostile_logs(tmp_path: Path) -> None:
-    """Incomplete logs, links and endless lines show nothing, and colours hide nothing."""
+    """Incomplete logs, links and endless lines prove nothing, and colors hide nothing."""
     log = tmp_path / "log"
     log.write_text("\x1b[31mcurl: (6) Could not resolve host: astral.sh\x1b[0m\n")
     assert found(tmp_path) == "curl: (6) Could not resolve host: astral.sh"

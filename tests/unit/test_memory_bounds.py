@@ -1,4 +1,4 @@
-"""What a ledger or a mirror holds may be more than a command should hold."""
+"""Commands use bounded memory for ledgers and mirrors of any size."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _EVENTS = 60_000
 
 
 def run_of_events(path: Path, slots: int, events: int) -> None:
-    """A run whose slots have so many events each, with its mirrors and its chain file."""
+    """Make a run whose slots have this many events, with its mirrors and its chain file."""
     folder = LabFolder(path.parent).run_folder(kit.RUN)
     content = b"".join(b'{"n":%d,"pad":"%s"}\n' % (n, b"x" * 80) for n in range(events))
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         lease = kit.begin_run(writer, slots)
         mirrors.create_run_folder(folder, reader.run(kit.RUN))
-        staged = writer._store.staged_events
+        staged = writer.store.staged_events
         for idx in range(slots):
-            file = EventFile(staged, f"{kit.RUN}/{idx:06d}-1.jsonl", events, sha256_hex(content))
+            file = EventFile(f"{kit.RUN}/{idx:06d}-1.jsonl", events, sha256_hex(content), staged)
             file.path.parent.mkdir(parents=True, exist_ok=True)
             file.path.write_bytes(content)
             writer.commit_result(lease, kit.result(idx, events=file))
@@ -50,7 +50,7 @@ def run_of_events(path: Path, slots: int, events: int) -> None:
 
 
 def run_measured(lab: Path, *words: object) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Run a command on a lab, and return it with the MB of memory that it had at most."""
+    """Run a command on a lab, and return it with its peak memory in MB."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.peak", *map(str, words), "--lab-dir", str(lab)],
         env=command_env(PYTHONPATH=f"{CHECKOUT}:{CHECKOUT / 'tests'}"),
@@ -71,7 +71,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", tiered(["verify", "export", "archive"], default=["export"]))
 def test_a_slot_of_very_many_events(many: Path, tmp_path: Path, command: str) -> None:
-    """The events of a slot are read one by one, whatever reads them."""
+    """Every command reads the events of a slot one by one."""
     words: dict[str, tuple[object, ...]] = {
         "verify": (),
         "export": (kit.RUN, "--out", tmp_path / "out"),
@@ -104,7 +104,7 @@ def many_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @thorough
 @pytest.mark.parametrize("command", ["verify", "export", "archive", "status", "report", "query"])
 def test_a_run_of_very_many_calls(many_calls: Path, tmp_path: Path, command: str) -> None:
-    """Whatever reads the calls of a run holds those of a few slots at once."""
+    """Every command reads the calls of a few slots at a time."""
     words: dict[str, tuple[object, ...]] = {
         "verify": (),
         "export": (kit.RUN, "--out", tmp_path / "out"),
@@ -146,7 +146,7 @@ def test_a_huge_line_is_not_imported(huge_line: Path, tmp_path: Path) -> None:
 
 
 def test_a_huge_line_of_a_mirror(huge_line: Path) -> None:
-    """It is compared and replaced without being read whole."""
+    """A huge line is compared and replaced without being read whole."""
     done, peak_mb = run_measured(huge_line, "verify")
     assert "events.jsonl:20: differs from the ledger at slot 1" in done.stdout + done.stderr
     assert peak_mb < _MOST_MB
@@ -160,7 +160,7 @@ def test_a_huge_line_of_a_mirror(huge_line: Path) -> None:
 
 
 def test_events_that_are_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are the same whenever they are iterated, and none are left out in silence."""
+    """Events on disk are the same in each iteration, and a lost file is an error."""
     monkeypatch.setattr(committed_rows, "_MANY_EVENTS", 4)
     run_of_events(path, 3, 10)
     engine = readonly_engine(path)
@@ -184,7 +184,7 @@ def test_events_that_are_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_schedule_of_very_many_slots(tmp_path: Path) -> None:
-    """A dry run prints the schedule as JSON while it is made."""
+    """A dry run prints the schedule as JSON while computing it."""
     folder = Folder(tmp_path / "demo")
     replications = 20_000
     folder.data["design"] = {"replications": replications}
@@ -200,7 +200,7 @@ def test_a_schedule_of_very_many_slots(tmp_path: Path) -> None:
 def test_a_list_that_is_printed_as_it_is_made(
     items: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is the JSON that it would be as a whole."""
+    """A list printed in parts equals the JSON of the whole list."""
     content = [{"name": "a\n\u200bb", "of": [n, {}, []]} for n in range(items)]
     whole = {"digest": "d", "resolved": {"a": [1, {"b": 2}]}, "schedule": content, "more": ["x"]}
     out_json(whole)

@@ -1,4 +1,4 @@
-"""What requests to models ask for and what answers used, in each API, from the bytes that pass."""
+"""The requests of agents and the usage in answers, in each API, read from the forwarded bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SAID = Said(
 
 
 def ask(api: Api, body: dict[str, Any], path: str | None = None) -> Asked:
-    """What a body asks for at the API's usual path, or another one."""
+    """Return the reading of a body at the API's usual path, or another one."""
     family = FAMILIES[api]
     endpoint = family.endpoint(path or PATHS[api])
     assert endpoint is not None
@@ -45,17 +45,17 @@ def ask(api: Api, body: dict[str, Any], path: str | None = None) -> Asked:
 
 
 def stream(api: Api) -> bytes:
-    """A whole stream of the scripted provider."""
+    """Return a whole stream of the scripted provider."""
     return b"".join(FORMS[api].events(Reply("1", "m-1-served", SAID, USAGES[api])))
 
 
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
-    """The stream in pieces of one size."""
+    """Return the stream in pieces of one size."""
     return (data[start : start + size] for start in range(0, len(data), size))
 
 
 def read(api: Api, *parts: bytes) -> Any:
-    """A reader that has read a stream."""
+    """Return a reader that has read a stream."""
     reader, events = FAMILIES[api].reader(), EventReader()
     for part in parts:
         for event in events.feed(part):
@@ -85,9 +85,9 @@ def test_the_usage_of_a_whole_answer_is_read(api: Api) -> None:
 
 @pytest.mark.parametrize("api", Api)
 def test_a_stream_that_is_cut_has_no_usage(api: Api) -> None:
-    """Wherever a stream is cut before its last event, its usage is unknown, and never a part."""
+    """A stream that is cut before its last event has unknown, not partial, usage."""
     events = list(FORMS[api].events(Reply("1", "m-1", SAID, USAGES[api])))
-    # Usage stands before the very last event in two of them.
+    # In two of them, usage comes before the very last event.
     with_usage = len(events) - (2 if api in {Api.ANTHROPIC_MESSAGES, Api.OPENAI_CHAT} else 1)
     for number in range(with_usage):
         torn = events[number][: len(events[number]) // 2]
@@ -123,7 +123,7 @@ FINISHED: dict[Api, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("api", FINISHED)
 def test_a_usage_beside_the_reason_of_the_end_is_not_final(api: Api) -> None:
-    """Another one may follow, so it counts only if the transfer shows that nothing does."""
+    """Usage beside the finish reason counts only if the transfer shows that no more follows."""
     reader = FAMILIES[api].reader()
     for document in FINISHED[api]:
         reader.take_event(StreamEvent("", json.dumps(document)))
@@ -135,7 +135,7 @@ def test_a_usage_beside_the_reason_of_the_end_is_not_final(api: Api) -> None:
 
 @pytest.mark.parametrize("api", Api)
 def test_an_error_in_a_stream_is_no_answer(api: Api) -> None:
-    """A stream that ends with the provider's error is not whole and has no usage."""
+    """A stream that ends with the provider's error is incomplete and has no usage."""
     events = list(FORMS[api].events(Reply("1", "m-1", SAID, USAGES[api])))
     reader = read(api, *events[:2], FORMS[api].error_event("overloaded"))
     assert reader.failed
@@ -146,7 +146,7 @@ def test_an_error_in_a_stream_is_no_answer(api: Api) -> None:
 @pytest.mark.parametrize("api", Api)
 @pytest.mark.parametrize("document", [None, [], "text", {}, {"usage": 3}, {"error": {"code": 5}}])
 def test_an_answer_without_usage_has_none(api: Api, document: Any) -> None:
-    """What a provider does not say is unknown: no answer is read as one of zero tokens."""
+    """An answer without usage has unknown usage, never zero tokens."""
     reader = FAMILIES[api].reader()
     reader.take_whole(document)
     assert reader.usage is None
@@ -168,7 +168,7 @@ def test_an_answer_without_usage_has_none(api: Api, document: Any) -> None:
     ],
 )
 def test_usage_that_cannot_be_is_unknown(api: Api, usage: dict[str, Any]) -> None:
-    """Counts that are absent, negative, or larger than what they are part of are not believed."""
+    """Missing, negative or inconsistent counts are not believed."""
     whole = FORMS[api].whole(Reply("1", "m-1", SAID, USAGES[api]))
     whole["usageMetadata" if api is Api.GEMINI else "usage"] = usage
     reader = FAMILIES[api].reader()
@@ -178,7 +178,7 @@ def test_usage_that_cannot_be_is_unknown(api: Api, usage: dict[str, Any]) -> Non
 
 
 def test_cached_tokens_that_come_late_are_counted() -> None:
-    """Servers that report cached tokens only at the end of a stream in Anthropic's form."""
+    """Cached tokens that some servers report only at the end of a stream count."""
     start = {"model": "m", "usage": {"input_tokens": 0, "output_tokens": 0}}
     end = {"input_tokens": 5, "cache_read_input_tokens": 40, "output_tokens": 6}
     events = [
@@ -191,7 +191,7 @@ def test_cached_tokens_that_come_late_are_counted() -> None:
 
 
 def test_reasoning_that_is_counted_beside_the_answer_is_output() -> None:
-    """Where the provider's total shows that its output leaves reasoning out, it is added."""
+    """If the provider's total shows that its output excludes reasoning, it is added."""
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 22}
     usage["completion_tokens_details"] = {"reasoning_tokens": 7}  # type: ignore[assignment]
     reader = FAMILIES[Api.OPENAI_CHAT].reader()
@@ -200,7 +200,7 @@ def test_reasoning_that_is_counted_beside_the_answer_is_output() -> None:
 
 
 def test_a_stream_of_gemini_without_events_is_an_array() -> None:
-    """Without `alt=sse`, Google sends the chunks as one array, of which the last has the usage."""
+    """Without `alt=sse`, Google sends one array of chunks, and the last one has the usage."""
     reply = Reply("1", "m-1", SAID, USAGES[Api.GEMINI])
     first = {"candidates": [{"content": {}}], "usageMetadata": {"promptTokenCount": 1}}
     reader = FAMILIES[Api.GEMINI].reader()
@@ -225,7 +225,7 @@ def test_a_stream_of_gemini_without_events_is_an_array() -> None:
     ],
 )
 def test_other_endpoints_are_not_known(api: Api, path: str) -> None:
-    """Only the endpoints that ask a model, or count tokens, are there."""
+    """Only endpoints that ask a model or count tokens are known."""
     assert FAMILIES[api].endpoint(path) is None
 
 
@@ -341,7 +341,7 @@ REFUSED: list[tuple[Api, dict[str, Any], set[Feature]]] = [
 def test_what_must_be_granted_is_seen(
     api: Api, body: dict[str, Any], features: set[Feature]
 ) -> None:
-    """Each way by which a provider does more than to answer from the request has a feature."""
+    """Each way by which a provider does more than answer the request is a named feature."""
     assert ask(api, body).features == features
 
 
@@ -386,7 +386,7 @@ def test_what_must_be_granted_is_seen(
     ],
 )
 def test_what_agents_do_themselves_needs_no_grant(api: Api, body: dict[str, Any]) -> None:
-    """Tools of the agent, and what they are called with, are no features of the provider."""
+    """Tools that the agent runs, and their arguments, need no grant."""
     assert ask(api, body).features == frozenset()
 
 
@@ -404,7 +404,7 @@ def test_what_agents_do_themselves_needs_no_grant(api: Api, body: dict[str, Any]
 def test_a_request_that_could_be_read_in_two_ways_is_refused(
     api: Api, body: dict[str, Any]
 ) -> None:
-    """What the gateway checks and what a provider reads cannot be different members."""
+    """A request with ambiguous members, which a provider could read differently, is refused."""
     with pytest.raises(CallRefused) as refused:
         ask(api, body)
     assert refused.value.status == 400
@@ -412,7 +412,7 @@ def test_a_request_that_could_be_read_in_two_ways_is_refused(
 
 @pytest.mark.parametrize("api", Api)
 def test_images_count_for_what_they_may_cost_and_other_bytes_as_tokens(api: Api) -> None:
-    """The most that a request can use covers its text byte by byte, and each image."""
+    """The bound of a request has each byte of its text, and each image at its largest cost."""
     data = "A" * 3_000_000
     image = {
         Api.ANTHROPIC_MESSAGES: {
@@ -434,16 +434,16 @@ def test_images_count_for_what_they_may_cost_and_other_bytes_as_tokens(api: Api)
 
 @pytest.mark.parametrize("api", Api)
 def test_a_refusal_has_the_form_of_the_api(api: Api) -> None:
-    """An agent finds the words of a refusal where it looks for its provider's."""
+    """An agent finds the message of a refusal in the place of its provider's messages."""
     document = FAMILIES[api].error(400, "the trial's cap is reached")
     assert document["error"]["message"] == "the trial's cap is reached"
     assert document == FORMS[api].error(400, "the trial's cap is reached")
 
 
 def test_events_are_read_as_browsers_read_them() -> None:
-    """Comments, fields that are not known, CR and LF, several lines of data, and a torn end."""
+    """Comments, unknown fields, CR and LF, several data lines and a torn end are read correctly."""
     data = b"\xef\xbb\xbf: hello\rdata: 1\rdata:2\r\r\nid: 7\r\nevent: e\r\ndata:  3\r\n\r\ndata: 4"
     for size in (1, 2, 3, len(data)):
         reader = EventReader()
-        found = [e for piece in pieces(data, size) for e in reader.feed(piece)]
-        assert [(e.name, e.data) for e in found] == [("", "1\n2"), ("e", " 3")]
+        events = [e for piece in pieces(data, size) for e in reader.feed(piece)]
+        assert [(e.name, e.data) for e in events] == [("", "1\n2"), ("e", " 3")]

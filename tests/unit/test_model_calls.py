@@ -1,4 +1,4 @@
-"""The journal of an attempt's calls to models: what is read back, and what is not believed."""
+"""The journal of an attempt's calls to models: how it is read, and which lines are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _journal(folder: Path, *rows: JsonObject, torn: str = "") -> Path:
 
 
 def test_calls_are_read_as_they_were_written(tmp_path: Path) -> None:
-    """A call that ended is read with its usage, and one that did not as unknown."""
+    """An ended call is read with its usage, and a call without an end as unknown."""
     second = replace(ASKED, call=2)
     path = _journal(tmp_path, asked_line(ASKED), ended_line(ENDED), asked_line(second))
     assert read_calls(path) == [ENDED, second]
@@ -51,7 +51,7 @@ def test_calls_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_not_written_whole_is_left_out(tmp_path: Path) -> None:
-    """What a gateway was writing when it died does not hide the calls before it."""
+    """A line that a dying gateway left incomplete does not hide the calls before it."""
     torn = json.dumps(ended_line(ENDED))
     assert read_calls(_journal(tmp_path, asked_line(ASKED), torn=torn)) == [ASKED]
 
@@ -62,20 +62,20 @@ def test_a_line_that_was_not_written_whole_is_left_out(tmp_path: Path) -> None:
         ([ended_line(ENDED)], "line 2: 'ended' does not fit call 1"),
         ([asked_line(ASKED), asked_line(ASKED)], "line 3: 'asked' does not fit call 1"),
         ([asked_line(ASKED), ended_line(ENDED), ended_line(ENDED)], "line 4: 'ended' does not fit"),
-        ([{**asked_line(ASKED), "more": 1}], "line 2: ModelCall has no more"),
+        ([{**asked_line(ASKED), "more": 1}], "line 2: more: ModelCall has no such key"),
         ([{"event": "asked"}], "line 2"),
     ],
 )
 def test_lines_that_are_none_of_a_journals_are_refused(
     tmp_path: Path, rows: list[JsonObject], words: str
 ) -> None:
-    """A journal that says a thing twice, or one that it cannot say, is not guessed at."""
+    """A journal with repeated or impossible lines is refused."""
     with pytest.raises(ValueError, match=words):
         read_calls(_journal(tmp_path, *rows))
 
 
 def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
-    """A journal of a later version is not read as if it were this one."""
+    """A journal of a later version is refused."""
     path = tmp_path / "calls.jsonl"
     path.write_text('{"schema_version":"labledger.model_calls.v2"}\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"model_calls\.v2"):

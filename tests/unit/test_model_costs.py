@@ -1,4 +1,4 @@
-"""Prices of models: costs in picodollars, exact, and never 0 where they are not known."""
+"""Prices of models: costs in picodollars are exact, and never 0 if they are unknown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_cost_is_exact() -> None:
 
 
 def test_a_large_request_has_the_price_of_its_size() -> None:
-    """The tokens of the request decide, cached ones included, and the whole call has that price."""
+    """The request's tokens, cached ones included, decide the price of the whole call."""
     below, at = Usage(199_999, output=1), Usage(200_000, output=1)
     assert TABLE.cost_of("p", "m", below) == 199_999 * 3_000_000 + 15_000_000
     assert TABLE.cost_of("p", "m", at) == 200_000 * 6_000_000 + 22_500_000
@@ -48,21 +48,21 @@ def test_a_large_request_has_the_price_of_its_size() -> None:
 
 @pytest.mark.parametrize("name", [("p", "n"), ("q", "m")])
 def test_a_model_without_a_price_has_no_cost(name: tuple[str, str]) -> None:
-    """What is not known is None; what is free costs 0."""
+    """An unknown cost is None, and a free call costs 0."""
     assert TABLE.cost_of(*name, Usage(1)) is None
     assert TABLE.cost_of("p", "free", Usage(1)) == 0
     assert TABLE.cost_of("p", "free", Usage(cache_read=1)) is None
 
 
 def test_no_tokens_cost_nothing() -> None:
-    """Whatever the model; a price without a size holds from no tokens on, others from theirs."""
+    """No tokens cost nothing; a price without a size holds from 0 tokens, others later."""
     assert TABLE.cost_of("p", "n", Usage()) == 0
     assert TABLE.price_of("p", "free") == ModelPrice("p", "free", 0, input=0, output=0)
     assert PriceTable((ModelPrice("p", "m", 1),)).price_of("p", "m") is None
 
 
 def test_the_metrics_of_an_attempt_are_those_of_all_its_calls() -> None:
-    """Costs add up; of what is known in part there is no metric; what an agent says is a claim."""
+    """Costs add up, partly known costs make no metric, and the agent's figure is a claim."""
     usage = Usage(1000, output=100)
     call = ModelCall(1, "", "p", "anthropic-messages", "m", CallState.ANSWERED, 200, usage=usage)
     calls = (call, replace(call, call=2))
@@ -92,7 +92,7 @@ def test_tables_of_the_same_prices_are_equal() -> None:
 
 
 def test_only_a_call_that_may_be_charged_has_an_unknown_charge() -> None:
-    """Errors of the provider, refusals and free calls cost nothing; a cut stream is unknown."""
+    """Provider errors, refusals and free calls cost nothing, and a cut stream is unknown."""
 
     def charged(**fields: object) -> Usage | None:
         call = ModelCall(1, "", "p", "anthropic-messages", "m", reserved=Usage(9, output=9))
@@ -108,7 +108,7 @@ def test_only_a_call_that_may_be_charged_has_an_unknown_charge() -> None:
 
 
 def test_a_provider_is_stored_without_its_key() -> None:
-    """What is stored says where a key is read, and reads back as it was."""
+    """The stored form names the place of the key, not the key, and is read back equal."""
     for source in (KeySource(env="A"), KeySource(file="f"), KeySource(command=("a", "b"))):
         provider = ProviderConfig("p", DEFAULT_PROVIDERS["openai"].apis, "https://x", source, "X")
         assert ProviderConfig.from_json(provider.as_json()) == provider
@@ -133,7 +133,7 @@ def test_a_provider_is_stored_without_its_key() -> None:
     ],
 )
 def test_addresses_of_providers(address: str, valid: bool) -> None:
-    """An address has no secret, no query and no end that would change what is appended."""
+    """An address with a secret, a query or an unusual end is refused."""
     assert (upstream_problem(address) is None) is valid
 
 
@@ -151,7 +151,7 @@ TIERED = PriceTable(
 
 
 def test_a_condition_has_its_own_price_and_no_other() -> None:
-    """A call of a tier without a price has no known cost, however many prices the model has."""
+    """A call of a tier without a price has an unknown cost, whatever other prices the model has."""
     usage = Usage(10)
     costs = [TIERED.cost_of("p", "m", usage, f"service_tier={t}") for t in ("flex", "fast")]
     assert (TIERED.cost_of("p", "m", usage), *costs) == (20, 10, None)
@@ -161,7 +161,7 @@ def test_a_condition_has_its_own_price_and_no_other() -> None:
 
 
 def test_the_most_that_a_call_can_cost_is_by_its_dearest_hour() -> None:
-    """A reservation is an upper bound over the hours, and over tiers where they may be asked."""
+    """A reservation is an upper bound over hours, and over tiers that may be requested."""
     usage = Usage(10)
     assert TIERED.most_cost_of("p", "hours", usage) == 30
     assert TIERED.most_cost_of("p", "m", usage) == 20
@@ -171,7 +171,7 @@ def test_the_most_that_a_call_can_cost_is_by_its_dearest_hour() -> None:
 
 
 def test_a_search_has_a_price_or_none() -> None:
-    """Fees are exact, and unknown without a price; no search costs nothing."""
+    """Search fees are exact, and unknown without a price; no search costs nothing."""
     assert TIERED.search_fees("p", "m", 3) == 30_000
     assert TIERED.search_fees("p", "m", 3, "service_tier=flex") is None
     assert TIERED.search_fees("p", "n", 0) == 0
@@ -189,12 +189,12 @@ def test_a_search_has_a_price_or_none() -> None:
     ],
 )
 def test_the_time_of_a_call_chooses_its_price(model: str, at: str, parts: dict[str, str]) -> None:
-    """Hours that go on past midnight, their bounds, and a price of a later day."""
+    """Hours past midnight, their bounds, and a price of a later day are applied."""
     assert time_parts(TIERED.conditions("p", model), at) == parts
 
 
 def test_an_experiment_says_what_a_condition_costs() -> None:
-    """A number is a factor of the standard prices of tokens; an object has prices of its own."""
+    """A number multiplies the standard token prices, and an object has its own prices."""
     authored = {"input": 3, "output": 0.3, "web_search": 10}
     when = {"speed=fast inference_geo=us": 1.1, "service_tier=flex": {"input": 1.5}}
     prices = {"anthropic": {"m": {**authored, "when": when}}}

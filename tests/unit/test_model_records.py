@@ -1,4 +1,4 @@
-"""Recorded calls as evidence, what a replay says of a miss, and that neither holds a secret."""
+"""Recorded calls as evidence and messages about misses of a replay contain no secret."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def record(folder: Path, number: int, text: str, answer: bytes = b"yes") -> None
 
 
 def stored(folder: Path, redactor: Redactor = REDACTOR) -> Path:
-    """The record of a trial as evidence has it."""
+    """Return a trial's record as evidence stores it."""
     path = folder / "record"
     path.write_bytes(b"".join(record_lines(folder, redactor)))
     return path
@@ -49,7 +49,7 @@ def call(number: int, **fields: Any) -> ModelCall:
 
 
 def test_nothing_of_a_secret_is_in_a_record(tmp_path: Path) -> None:
-    """Neither its text, in any encoding, nor a digest that was made with it."""
+    """A record has neither the text of a secret, in any encoding, nor a digest made with it."""
     record(tmp_path, 1, "hello")
     record(tmp_path, 2, f"use {SECRET}", f"{SECRET} is used".encode())
     record(tmp_path, 3, "binary", b"\xff" + SECRET.encode())
@@ -65,7 +65,7 @@ def test_nothing_of_a_secret_is_in_a_record(tmp_path: Path) -> None:
 
 
 def missed(folder: Path, text: str, expected: int | None) -> str:
-    """What is said of a trial that asked what its record does not answer."""
+    """Return the message for a trial whose request is not in its record."""
     ReplayMiss(MissedRequest(request(text), expected), "somewhere").keep(folder)
     calls = (
         call(1, state=CallState.ANSWERED, status=200),
@@ -77,7 +77,7 @@ def missed(folder: Path, text: str, expected: int | None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("before", "now", "message"),
     [
         ("hello you", "hello all", 'character 7: recorded "you", now "all"'),
         # A part of a secret would not be recognized.
@@ -86,18 +86,20 @@ def missed(folder: Path, text: str, expected: int | None) -> str:
         (SECRET, SECRET, "differs from call 2 of the record in a redacted secret"),
     ],
 )
-def test_a_miss_is_said_without_a_secret(tmp_path: Path, before: str, now: str, said: str) -> None:
-    """The first difference is that of the redacted requests."""
+def test_a_miss_is_said_without_a_secret(
+    tmp_path: Path, before: str, now: str, message: str
+) -> None:
+    """The first difference compares redacted requests."""
     record(tmp_path, 1, "first")
     record(tmp_path, 2, before)
     stored(tmp_path)
     sentence = missed(tmp_path, now, 2)
-    assert said in sentence
+    assert message in sentence
     assert sentence.startswith("call 2 of the agent differs from call 2 of the record")
 
 
 def test_calls_beyond_the_record_and_calls_that_are_left(tmp_path: Path) -> None:
-    """Both are said: a call after all recorded ones, and how many were not asked for."""
+    """The message reports a call after all recorded ones, and the number of unused records."""
     record(tmp_path, 1, "first")
     stored(tmp_path)
     assert (
@@ -108,7 +110,7 @@ def test_calls_beyond_the_record_and_calls_that_are_left(tmp_path: Path) -> None
 
 
 def test_a_replayed_call_costs_nothing_and_has_its_tokens() -> None:
-    """Its cost is known without a price, and it is 0."""
+    """A replayed call costs 0 without any price, and keeps its tokens."""
     replayed = call(1, state=CallState.ANSWERED, status=200, usage=Usage(100, output=20))
     assert call_cost(replayed, NO_PRICES) == 0
     assert {m.metric_id: m.value for m in model_metrics([replayed], NO_PRICES)} == {
@@ -120,7 +122,7 @@ def test_a_replayed_call_costs_nothing_and_has_its_tokens() -> None:
 
 
 def test_a_miss_is_retried_only_by_its_name() -> None:
-    """Another attempt of the same agent would miss again."""
+    """A miss is retried only if `retry_on` names it, because the same agent would miss again."""
     miss = (SlotStatus.INFRA_ERROR, Reason.REPLAY_MISS, 1)
     by_status = RetryPolicy(Retry(max_attempts=2, retry_on=frozenset({"infra_error"})))
     assert not by_status.allows(*miss)

@@ -1,4 +1,4 @@
-"""Upper bounds of what requests to models may use: counts, images, files, and odd spellings."""
+"""Upper bounds of requests to models: counts, images, files, and odd spellings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OWN_LIMIT = {
 
 
 def ask(api: Api, body: dict[str, Any]) -> Asked:
-    """What a body asks for."""
+    """Return the reading of a body."""
     family = FAMILIES[api]
     endpoint = family.endpoint(PATHS[api])
     assert endpoint is not None
@@ -41,7 +41,7 @@ def ask(api: Api, body: dict[str, Any]) -> Asked:
 
 
 def limited(api: Api, **members: Any) -> Asked:
-    """What a body asks for whose limits are at the API's place for them."""
+    """Return the reading of a body with limits at the API's place."""
     return ask(api, {"generationConfig": members} if api is Api.GEMINI else members)
 
 
@@ -71,7 +71,7 @@ def test_a_count_that_is_no_whole_number_is_refused(api: Api, value: Any) -> Non
 
 @pytest.mark.parametrize("holder", ["thinking", "reasoning", "options", "parameters"])
 def test_counts_in_nested_members_are_read(holder: str) -> None:
-    """A budget of thoughts, or a limit that other servers read, counts where it is larger."""
+    """A thinking budget, or a limit that other servers read, counts if it is larger."""
     nested = {"budget_tokens": 70_000}
     for api in (Api.ANTHROPIC_MESSAGES, Api.OPENAI_RESPONSES, Api.OPENAI_CHAT):
         assert ask(api, {OWN_LIMIT[api]: 10, holder: nested}).max_output == 70_000
@@ -86,14 +86,14 @@ def test_counts_in_nested_members_are_read(holder: str) -> None:
 @pytest.mark.parametrize("api", Api)
 @pytest.mark.parametrize("value", [0, None])
 def test_a_limit_of_nothing_is_none(api: Api, value: Any) -> None:
-    """Null is absent, and 0 too: some servers take it for absent, and answer at any length."""
+    """Null and 0 mean no limit, because some servers ignore 0 and answer at any length."""
     assert limited(api, **{OWN_LIMIT[api]: value}).max_output is None
     with pytest.raises(CallRefused):
         limited(api, n=0)
 
 
 def test_the_largest_limit_and_the_most_answers_count() -> None:
-    """Where a request has several limits, servers differ in the one that they read."""
+    """If a request has several limits, servers differ in which one they read."""
     chat = Api.OPENAI_CHAT
     assert ask(chat, {"max_completion_tokens": 9, "max_tokens": 5}).max_output == 9
     assert ask(chat, {"max_completion_tokens": 0, "max_tokens": 5}).max_output is None
@@ -107,7 +107,7 @@ def test_the_largest_limit_and_the_most_answers_count() -> None:
 
 
 def test_what_is_charged_as_output_beside_the_answer_counts() -> None:
-    """Predicted text that does not come is charged, and some servers bound thoughts apart."""
+    """Unused predicted text is charged, and some servers limit thoughts separately."""
     prediction = {"type": "content", "content": "x" * 5_000}
     asked = ask(Api.OPENAI_CHAT, {"max_tokens": 5, "prediction": prediction})
     assert asked.extra_output > 5_000
@@ -116,7 +116,7 @@ def test_what_is_charged_as_output_beside_the_answer_counts() -> None:
 
 
 def test_a_request_that_may_be_read_twice_counts_twice() -> None:
-    """To compact a conversation, the provider reads it once more."""
+    """For compaction, the provider reads the conversation a second time."""
     body = {"max_tokens": 10, "messages": [{"role": "user", "content": "x" * 9_000}]}
     once = ask(Api.ANTHROPIC_MESSAGES, body)
     edits = {"context_management": {"edits": [{"type": "compact_20260112"}]}}
@@ -130,7 +130,7 @@ def test_a_request_that_may_be_read_twice_counts_twice() -> None:
 
 
 def png(width: int, height: int) -> bytes:
-    """An image of one color, which has few bytes for many pixels."""
+    """Return an image of one color, with few bytes for many pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(kind + data))
@@ -143,13 +143,13 @@ def png(width: int, height: int) -> bytes:
 
 
 def jpeg(width: int, height: int, *, before: bytes = b"") -> bytes:
-    """The beginning of a photograph."""
+    """Return the beginning of a photograph."""
     frame = b"\xff\xc2\x00\x11\x08" + struct.pack(">HH", height, width) + b"\x03" + bytes(9)
     return b"\xff\xd8\xff\xe0\x00\x10JFIF\x00" + bytes(9) + before + frame + b"\xff\xda"
 
 
 def gif(screen: tuple[int, int], picture: tuple[int, int]) -> bytes:
-    """The beginning of a picture with a comment before it."""
+    """Return the beginning of a picture with a comment before it."""
     head = b"GIF89a" + struct.pack("<HH", *screen) + b"\x80\x00\x00" + bytes(6)
     return (
         head + b"\x21\xfe\x05hello\x00" + b"\x2c" + struct.pack("<HHHH", 0, 0, *picture) + b"\x00"
@@ -157,7 +157,7 @@ def gif(screen: tuple[int, int], picture: tuple[int, int]) -> bytes:
 
 
 def webp(kind: bytes, rest: bytes) -> bytes:
-    """The beginning of a WebP file."""
+    """Return the beginning of a WebP file."""
     return b"RIFF" + bytes(4) + b"WEBP" + kind + bytes(4) + rest + bytes(20)
 
 
@@ -176,10 +176,10 @@ def size24(number: int) -> bytes:
         (webp(b"VP8X", bytes(4) + size24(700) + size24(300)), (700, 300)),
         (webp(b"VP8L", b"\x2f" + struct.pack("<I", 699 | 299 << 14)), (700, 300)),
         (webp(b"VP8 ", bytes(3) + b"\x9d\x01\x2a" + struct.pack("<HH", 700, 300)), (700, 300)),
-        # Two headers, of which readers believe either.
+        # Two headers; readers may believe either one.
         (png(5, 5)[:33] + png(900, 3)[8:], (900, 5)),
         (jpeg(10, 10)[:-2] + jpeg(3, 800)[20:], (10, 800)),
-        # What has no size, or more than one.
+        # Images without a size, or with more than one.
         (png(5, 5)[:33], None),
         (png(5, 5)[:33] + png(0, 3)[8:], None),
         (webp(b"VP8X", b"\x02" + bytes(3) + size24(700) + size24(300)), None),
@@ -199,12 +199,12 @@ def size24(number: int) -> bytes:
 def test_the_size_of_an_image_is_read_from_its_header(
     data: bytes, size: tuple[int, int] | None
 ) -> None:
-    """Only a size that every reader sees is believed."""
+    """A size counts only if every reader sees it."""
     assert image_size(data) == size
 
 
 def with_image(api: Api, encoded: str) -> dict[str, Any]:
-    """A body with an image."""
+    """Return a body with an image."""
     url = f"data:image/png;base64,{encoded}"
     source = {"type": "base64", "media_type": "image/png", "data": encoded}
     part: dict[str, Any] = {
@@ -219,7 +219,7 @@ def with_image(api: Api, encoded: str) -> dict[str, Any]:
 
 
 CHARGED = {
-    # What the documentation counts for the dearest model of each API.
+    # The documented counts for the dearest model of each API.
     Api.ANTHROPIC_MESSAGES: {(4000, 4000): 21_334, (16, 16): 1, (1568, 1568): 3_279},
     Api.OPENAI_RESPONSES: {(2048, 4096): 36_835, (16, 16): 8_500, (9000, 3000): 48_169},
     Api.OPENAI_CHAT: {(2048, 4096): 36_835, (1024, 1024): 25_501, (16, 16): 8_500},
@@ -229,7 +229,7 @@ CHARGED = {
 
 @pytest.mark.parametrize("api", Api)
 def test_an_image_counts_by_its_pixels(api: Api) -> None:
-    """An image of few bytes and many pixels counts for what the dearest model makes of it."""
+    """An image of few bytes and many pixels counts as the dearest model would charge it."""
     for (width, height), charged in CHARGED[api].items():
         encoded = base64.b64encode(png(width, height)).decode()
         asked = ask(api, with_image(api, encoded))
@@ -252,7 +252,7 @@ def test_an_image_counts_by_its_pixels(api: Api) -> None:
     ],
 )
 def test_an_image_without_a_size_counts_for_the_largest(api: Api, encoded: str) -> None:
-    """What cannot be read for certain is the largest image that the API takes."""
+    """An image without a certain size counts as the largest that the API accepts."""
     assert ask(api, with_image(api, encoded)).request_tokens > IMAGE_TOKENS
 
 
@@ -288,7 +288,7 @@ def test_images_that_a_server_takes_by_their_name_count_too() -> None:
 def test_a_file_counts_for_a_context_window(
     api: Api, part: dict[str, Any], *, is_sound: bool
 ) -> None:
-    """Pages and seconds cannot be read from a header; sound has no price among those of text."""
+    """Pages and seconds are not in a header, so a file counts as a whole context window."""
     name = {Api.OPENAI_RESPONSES: "input", Api.GEMINI: "contents"}.get(api, "messages")
     content = {"parts" if api is Api.GEMINI else "content": [part]}
     asked = ask(api, {name: [{"role": "user", **content}]})
@@ -312,7 +312,7 @@ def test_a_file_counts_for_a_context_window(
 def test_what_is_not_in_the_request_counts_for_a_context_window(
     api: Api, body: dict[str, Any]
 ) -> None:
-    """An address, a stored file or a tool of the provider brings tokens that the body has not."""
+    """An address, a stored file or a provider's tool brings tokens outside of the body."""
     assert ask(api, body).request_tokens > WINDOW
 
 
@@ -333,7 +333,7 @@ STORED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("item", STORED)
 def test_an_item_that_only_names_what_is_stored_counts_for_an_answer(item: dict[str, Any]) -> None:
-    """The provider adds what it stored under the name, which may be as long as an answer."""
+    """Stored content that the provider adds may be as long as an answer."""
     one = ask(Api.OPENAI_RESPONSES, {"input": [item]})
     assert len(one.stored) == 1
     assert STORED_ITEM_TOKENS < one.request_tokens < STORED_ITEM_TOKENS + 5_000
@@ -342,7 +342,7 @@ def test_an_item_that_only_names_what_is_stored_counts_for_an_answer(item: dict[
 
 
 def test_an_item_with_its_content_counts_by_its_bytes() -> None:
-    """Agents that send reasoning with its encrypted content reserve no more for it."""
+    """Reasoning that is sent with its encrypted content reserves only its bytes."""
     items = [
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x" * 900},
         {"type": "message", "id": "msg_1", "role": "assistant", "content": []},
@@ -356,7 +356,7 @@ def test_an_item_with_its_content_counts_by_its_bytes() -> None:
 
 
 def test_references_to_a_tool_count_for_its_description() -> None:
-    """A few bytes that name a tool may stand for a long description, again and again."""
+    """A short reference to a tool may stand for its long description, each time again."""
     tool = {"name": "long", "input_schema": {}, "description": "x" * 20_000, "defer_loading": True}
     references = [{"type": "tool_reference", "tool_name": "long"}] * 30
     body = {"tools": [tool], "messages": [{"role": "user", "content": references}]}
@@ -378,7 +378,7 @@ def test_references_to_a_tool_count_for_its_description() -> None:
     ],
 )
 def test_a_second_request_in_the_first_is_refused(api: Api, body: dict[str, Any]) -> None:
-    """No member says something else to a proxy, or to a reader that ignores case."""
+    """No member means something else to a proxy or to a reader that ignores case."""
     with pytest.raises(CallRefused) as refused:
         ask(api, body)
     assert refused.value.status == 400
@@ -386,7 +386,7 @@ def test_a_second_request_in_the_first_is_refused(api: Api, body: dict[str, Any]
 
 @pytest.mark.parametrize("named", ["m-2", "models/m-2", "models/M-1", ["m-1"], {"m-1": 1}, ""])
 def test_a_model_in_the_body_that_is_not_the_model_of_the_path_is_refused(named: Any) -> None:
-    """A server that reads the body's `model` would ask another model than the granted one."""
+    """A server that reads the body's `model` would use another model than the granted one."""
     for body in ({"model": named}, {"Model": named}):
         with pytest.raises(CallRefused) as refused:
             ask(Api.GEMINI, body)
@@ -400,7 +400,7 @@ def test_a_model_in_the_body_that_is_not_the_model_of_the_path_is_refused(named:
 
 @pytest.mark.parametrize("named", ["m-1", "models/m-1", None])
 def test_a_body_may_repeat_the_model_of_its_path(named: Any) -> None:
-    """Google's own clients send it with its folder."""
+    """Google's own clients send the model with its folder."""
     assert ask(Api.GEMINI, {"model": named}).model == "m-1"
 
 
@@ -424,7 +424,7 @@ def test_a_refusal_spells_members_as_the_request_does(
 
 
 def test_unknown_members_are_named_as_the_request_spells_them() -> None:
-    """Members, tools and parts that are not known are quoted in their own spelling."""
+    """Unknown members, tools and parts are quoted in their own spelling."""
     assert ask(Api.OPENAI_RESPONSES, {"multi_agent": {}}).unknown == ("the member `multi_agent`",)
     assert ask(Api.OPENAI_CHAT, {"Next_Year": "x"}).unknown == ("the member `Next_Year`",)
     content = {"new_member": 1, "parts": [{"new_part": 1}]}
@@ -452,5 +452,5 @@ SPELLED: list[tuple[Api, dict[str, Any], Feature]] = [
 def test_a_feature_is_seen_in_any_spelling(
     api: Api, body: dict[str, Any], feature: Feature
 ) -> None:
-    """Servers that ignore case find no tool that the gateway does not."""
+    """A server that ignores case finds no tool that the gateway misses."""
     assert feature in ask(api, body).features

@@ -1,4 +1,4 @@
-"""Every place where a request can name a tool of the provider, or something that it keeps."""
+"""Every place where a request can name a provider's tool or stored content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANTHROPIC, RESPONSES, CHAT, GEMINI = PATHS
 
 
 def features(api: Api, body: dict[str, Any]) -> set[Feature]:
-    """What a body needs."""
+    """Return the features that a body needs."""
     family = FAMILIES[api]
     endpoint = family.endpoint(PATHS[api])
     assert endpoint is not None
@@ -49,7 +49,7 @@ PROVIDER_TOOLS = [
 def test_tools_of_the_provider_are_seen_in_every_place_of_responses(
     tool: dict[str, Any], feature: Feature
 ) -> None:
-    """In `tools`, in items that add or found tools, in namespaces, and in messages."""
+    """Tools are found in `tools`, in items that add or find tools, namespaces and messages."""
     namespace = {"type": "namespace", "name": "n", "tools": [tool]}
     message = {"type": "message", "role": "developer", "content": [], "tools": [tool]}
     bodies: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ ANTHROPIC_TOOLS = [
 def test_tools_of_the_provider_are_seen_in_every_place_of_messages(
     tool: dict[str, Any], feature: Feature
 ) -> None:
-    """In `tools`, in blocks that add a tool, and in what a compaction kept."""
+    """Tools are found in `tools`, in blocks that add a tool, and in compacted content."""
     definition = {"type": "tool_definition", "definition": tool}
     added = {"type": "tool_addition", "tool": definition}
     directly = {"type": "tool_addition", "tool": tool}
@@ -130,7 +130,7 @@ CONTENT: list[tuple[Api, list[Any], Feature]] = [
     (ANTHROPIC, [{"type": "code_execution_tool_result", "content": {}}], F.CODE_EXECUTION),
     (ANTHROPIC, [{"type": "container_upload", "file_id": "f"}], F.FILES),
     (ANTHROPIC, [{"type": "server_tool_use", "name": "advisor"}], F.OTHER_TOOLS),
-    # What a granted tool of the provider left in the conversation needs that grant alone.
+    # The remains of a granted provider tool in the conversation need only that grant.
     (
         ANTHROPIC,
         [
@@ -190,7 +190,7 @@ CONTENT: list[tuple[Api, list[Any], Feature]] = [
 def test_content_that_asks_something_of_the_provider_is_seen(
     api: Api, content: list[Any], feature: Feature
 ) -> None:
-    """What a conversation holds of the provider's own doing, or of a kind that is not known."""
+    """Content about the provider's own actions, or of an unknown kind, needs a grant."""
     body: dict[str, Any] = {
         ANTHROPIC: {"messages": [{"role": "assistant", "content": content}]},
         RESPONSES: {"input": content},
@@ -235,7 +235,7 @@ ODD_PLACES: list[tuple[Api, dict[str, Any], Feature]] = [
 def test_lenient_readers_find_no_tool_that_the_gateway_does_not(
     api: Api, body: dict[str, Any], feature: Feature
 ) -> None:
-    """A single object for a list, a text for an object, and groups within groups."""
+    """Objects in place of lists, texts in place of objects, and nested groups hide no tool."""
     assert feature in features(api, body)
 
 
@@ -282,7 +282,7 @@ MEMBERS: list[tuple[Api, dict[str, Any], Feature]] = [
 def test_a_member_that_asks_something_of_the_provider_is_seen(
     api: Api, body: dict[str, Any], feature: Feature
 ) -> None:
-    """What keeps state, lets others answer, or is not known and may say anything."""
+    """A member that keeps state, lets others answer, or is unknown needs a grant."""
     assert features(api, body) == {feature}
 
 
@@ -402,5 +402,5 @@ ORDINARY: list[tuple[Api, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("api", "body"), ORDINARY)
 def test_what_ordinary_agents_send_needs_no_grant(api: Api, body: dict[str, Any]) -> None:
-    """Tools that the agent runs pass wherever they are, as the newest Codex sends them."""
+    """Tools that the agent runs pass wherever the newest Codex sends them."""
     assert features(api, body) == set()

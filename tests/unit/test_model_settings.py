@@ -1,4 +1,4 @@
-"""What an experiment grants its agents of models: how it is read, merged, stored and checked."""
+"""Grants of models in an experiment: how they are read, merged, stored and checked."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MODELS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    found = Folder(tmp_path)
-    found.data["runtime"]["models"] = MODELS
-    return found
+    folder = Folder(tmp_path)
+    folder.data["runtime"]["models"] = MODELS
+    return folder
 
 
 def models_of(folder: Folder, variant: int = 0) -> ModelSettings:
@@ -48,7 +48,7 @@ def said(folder: Folder) -> list[tuple[str | None, str]]:
 
 
 def test_what_is_read(folder: Folder) -> None:
-    """Every field is stored; a default provider keeps what the experiment leaves out."""
+    """Every field is stored; a default provider fills in missing ones."""
     models = models_of(folder)
     anthropic, local = models.granted_providers
     assert anthropic.upstream == DEFAULT_PROVIDERS["anthropic"].upstream
@@ -64,10 +64,12 @@ def test_what_is_read(folder: Folder) -> None:
 
 
 def test_variants_change_field_by_field(folder: Folder) -> None:
-    """A variant replaces what it sets, adds its providers, and keeps the rest."""
-    own = {"allow": {"other": ["m"]}, "limits": {"usd": 1}}
-    own |= {"providers": {"other": {"api": "gemini", "upstream": "https://other.example"}}}
-    folder.data["variant_plan"][0]["runtime"] = {"models": own}
+    """A variant replaces the fields that it sets, adds its providers, and keeps the rest."""
+    variant_models = {"allow": {"other": ["m"]}, "limits": {"usd": 1}}
+    variant_models |= {
+        "providers": {"other": {"api": "gemini", "upstream": "https://other.example"}}
+    }
+    folder.data["variant_plan"][0]["runtime"] = {"models": variant_models}
     models = models_of(folder, 1)
     assert [provider.name for provider in models.granted_providers] == ["other"]
     assert set(models.known_providers) == {"anthropic", "google", "local", "openai", "other"}
@@ -77,7 +79,7 @@ def test_variants_change_field_by_field(folder: Folder) -> None:
 
 
 def test_without_models_nothing_is_stored(folder: Folder) -> None:
-    """An experiment without the section has the document that it had before there was one."""
+    """An experiment without the section has an unchanged document."""
     del folder.data["runtime"]["models"]
     document = folder.resolve().document
     assert "models" not in document["runtime"]
@@ -114,22 +116,22 @@ def test_without_models_nothing_is_stored(folder: Folder) -> None:
     ],
 )
 def test_what_is_refused(folder: Folder, change: dict[str, Any], field: str, message: str) -> None:
-    """Each field that cannot be used is named, with what is wrong."""
+    """Each field that cannot be used is named with the problem."""
     folder.data["runtime"]["models"] = {"allow": {"openai": ["m"]}} | change
-    found = said(folder)
-    assert len(found) == 1, found
-    assert found[0][0] == f"runtime.models.{field}"
-    assert message in found[0][1]
+    messages = said(folder)
+    assert len(messages) == 1, messages
+    assert messages[0][0] == f"runtime.models.{field}"
+    assert message in messages[0][1]
 
 
 def test_run_limits_are_the_experiments(folder: Folder) -> None:
-    """A variant has no caps of the run, which all variants share."""
+    """A variant cannot set the run's caps, which all variants share."""
     folder.data["variant_plan"][0]["runtime"] = {"models": {"run_limits": {"usd": 1}}}
     assert [field for field, _ in said(folder)] == ["variant_plan[0].runtime.models.run_limits"]
 
 
 def test_a_key_is_no_variable_of_a_container(folder: Folder) -> None:
-    """A variable that holds a provider's key cannot be given to a phase as well."""
+    """A variable with a provider's key cannot be given to a phase."""
     folder.data["runtime"]["models"] = {"allow": {"openai": ["m"]}}
     folder.data["runtime"]["env"] = {"SECRET": "$OPENAI_API_KEY"}
     with pytest.raises(InvalidInput, match="holds a provider's key"):
@@ -139,29 +141,29 @@ def test_a_key_is_no_variable_of_a_container(folder: Folder) -> None:
 
 
 def test_models_that_allow_none_are_a_mistake(folder: Folder) -> None:
-    """A section that allows no model is refused: the agent could ask nothing."""
+    """A section that allows no model is refused, because the agent could ask none."""
     folder.data["runtime"]["models"] = {"limits": {"usd": 1}}
     with pytest.raises(InvalidInput, match="allows no model"):
         folder.resolve()
 
 
 def test_usual_variables(folder: Folder) -> None:
-    """Agents find each API by its usual variables; a known provider goes before a described one."""
+    """Agents find each API by its usual variables; a known provider wins over a described one."""
     folder.data["runtime"]["models"] = MODELS | {
         "allow": {"local": ["small"], "openai": ["gpt"], "google": ["gemini"]}
     }
-    found = usual_variables(models_of(folder), "http://gateway", "TOKEN")
-    assert found["OPENAI_BASE_URL"] == "http://gateway/openai/v1"
-    assert found["GOOGLE_GEMINI_BASE_URL"] == "http://gateway/google"
-    assert found["OPENAI_API_KEY"] == found["GEMINI_API_KEY"] == "TOKEN"
-    assert "ANTHROPIC_BASE_URL" not in found
+    variables = usual_variables(models_of(folder), "http://gateway", "TOKEN")
+    assert variables["OPENAI_BASE_URL"] == "http://gateway/openai/v1"
+    assert variables["GOOGLE_GEMINI_BASE_URL"] == "http://gateway/google"
+    assert variables["OPENAI_API_KEY"] == variables["GEMINI_API_KEY"] == "TOKEN"
+    assert "ANTHROPIC_BASE_URL" not in variables
     folder.data["runtime"]["models"]["allow"] = {"local": ["small"]}
-    found = usual_variables(models_of(folder), "http://gateway", "TOKEN")
-    assert found["OPENAI_BASE_URL"] == "http://gateway/local/v1"
+    variables = usual_variables(models_of(folder), "http://gateway", "TOKEN")
+    assert variables["OPENAI_BASE_URL"] == "http://gateway/local/v1"
 
 
 def test_variants_need_an_agent(folder: Folder) -> None:
-    """A variant has a command or a profile, not both and not neither."""
+    """A variant has a command or a profile; both and neither are refused."""
     agent = folder.data["runtime"]["agent"]
     agent["profile"] = "claude-code"
     assert "has a command and a profile" in said(folder)[0][1]
@@ -177,7 +179,7 @@ ROW = {"id": "t", "task": {"prompt": "Solve it.", "repo": {"name": "r"}, "n": 3}
 
 
 def test_instructions() -> None:
-    """Without a template the instruction is the task's usual field, and a template has places."""
+    """Without a template, the instruction is the task's usual field."""
     assert instruction(ROW, None, {}) == "Solve it."
     assert instruction({"task": {"prompt": "b", "instruction": "a"}}, None, {}) == "a"
     template = "{{instruction}} In {{task.repo.name}}, {{ task.n }} of {{bindings.mode}} {x} $y"

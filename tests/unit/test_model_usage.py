@@ -1,4 +1,4 @@
-"""Calls to models in the ledger: what they cost to the last picodollar, and what is not known."""
+"""Calls to models in the ledger: exact costs in picodollars, and unknown costs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PRICES = PriceTable(
     ),
     "demo 1.0",
 )
-"""Odd prices, of which some are not known, with tiers that begin at small requests."""
+"""Odd prices, some of them unknown, with tiers that begin at small requests."""
 FACTS: list[dict[str, Any]] = [
     {"price_condition": "service_tier=flex"},
     {"price_condition": "service_tier=priority"},
@@ -78,11 +78,11 @@ FACTS: list[dict[str, Any]] = [
     {"cost_unknown": "it is odd"},
     {"cost_unknown": "it is odd", "stated_cost": 5, "fees": 4},
 ]
-"""What answers say beside their tokens."""
+"""The facts of answers beside their tokens."""
 
 
 def calls_of_all_kinds() -> Iterator[ModelCall]:
-    """Calls at and beside the bounds of tiers, with each kind of tokens or not, and all ends.
+    """Return calls at and near the bounds of tiers, with all kinds of tokens and endings.
 
     Every seventh is replayed.
     """
@@ -107,8 +107,10 @@ def calls_of_all_kinds() -> Iterator[ModelCall]:
     ]
     ends += [{**ends[-1 - len(ends) // 2], **facts} for facts in FACTS]
     ends += [{**kit.UNKNOWN, **facts} for facts in FACTS]
-    said = {"raw_usage": {"output_tokens": "x"}, "usage": None}
-    ends += [{**said, "status": status, **facts} for status in (200, 422) for facts in ({}, *FACTS)]
+    ended = {"raw_usage": {"output_tokens": "x"}, "usage": None}
+    ends += [
+        {**ended, "status": status, **facts} for status in (200, 422) for facts in ({}, *FACTS)
+    ]
     ends += [
         {"model_served": served, "price_condition": f"{before}model={served}{after}", **facts}
         for served, before, after in product(
@@ -136,21 +138,21 @@ def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_sql_charges_what_the_gateway_does(tmp_path: Path) -> None:
-    """What SQL makes of each call is what Python makes of it, to the last picodollar."""
+    """SQL and Python compute the same cost of each call, to the last picodollar."""
     path = all_kinds(tmp_path)
     calls = list(calls_of_all_kinds())
     raw = DRIVER.connect(str(path))
-    found = raw.execute("SELECT cost, is_unknown FROM charged_call ORDER BY call").fetchall()
+    charged = raw.execute("SELECT cost, is_unknown FROM charged_call ORDER BY call").fetchall()
     raw.close()
     expected = [(call_cost(call, PRICES), int(call.charged is None)) for call in calls]
-    assert found == expected
+    assert charged == expected
     assert len({cost for cost, _ in expected}) > 40
     assert {unknown for _, unknown in expected} == {0, 1}
     assert {3, 10**10 + 1} <= {cost or 0 for cost, _ in expected}
 
 
 def test_every_cost_that_is_not_known_has_its_reason(tmp_path: Path) -> None:
-    """The view says why a cost is null, and nothing where it is known."""
+    """The view has a reason for each null cost, and none for a known cost."""
     path = all_kinds(tmp_path)
     sql = "SELECT cost_usd IS NULL, cost_unknown IS NOT NULL FROM model_calls"
     assert set(rows(path, sql)) == {(0, 0), (1, 1)}
@@ -167,7 +169,7 @@ def test_every_cost_that_is_not_known_has_its_reason(tmp_path: Path) -> None:
 
 
 def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
-    """Each call has its cost, and the sums of its trial and variant say what they leave out."""
+    """Each call has its cost, and the sums of trial and variant count the missing ones."""
     path = all_kinds(tmp_path)
     calls = list(calls_of_all_kinds())
     costs = [call_cost(call, PRICES) for call in calls]
@@ -188,27 +190,29 @@ def test_the_views_say_it_in_dollars(tmp_path: Path) -> None:
     by_model = rows(path, "SELECT provider, model, cost_usd FROM variant_usage ORDER BY 1, 2")
     assert [row[:2] for row in by_model] == sorted({(c.provider, c.model) for c in calls})
     for provider, model, usd in by_model:
-        own = [call for call in calls if (call.provider, call.model) == (provider, model)]
-        assert usd == known_cost(own, PRICES)[0] / PICODOLLARS
+        calls_of_model = [
+            call for call in calls if (call.provider, call.model) == (provider, model)
+        ]
+        assert usd == known_cost(calls_of_model, PRICES)[0] / PICODOLLARS
 
 
 def test_calls_that_wait_for_their_commit_are_counted_alike(tmp_path: Path) -> None:
-    """What is counted of a trial's calls is what the view says of them once they are committed."""
+    """The running count of a trial's calls equals the view after their commit."""
     path = all_kinds(tmp_path)
     with LedgerReader.open(path) as reader:
         committed = reader.model_usage(kit.RUN)
     counted = use_of_trial("base", calls_of_all_kinds(), PRICES)
-    for view, own in zip(committed, sorted(counted, key=lambda use: use.key), strict=True):
-        assert view.cost_usd == pytest.approx(own.cost_usd, rel=1e-12)
-        assert view.waited_s == pytest.approx(own.waited_s)
-        assert replace(view, cost_usd=0, waited_s=0) == replace(own, cost_usd=0, waited_s=0)
+    for view, counted_use in zip(committed, sorted(counted, key=lambda use: use.key), strict=True):
+        assert view.cost_usd == pytest.approx(counted_use.cost_usd, rel=1e-12)
+        assert view.waited_s == pytest.approx(counted_use.waited_s)
+        assert replace(view, cost_usd=0, waited_s=0) == replace(counted_use, cost_usd=0, waited_s=0)
 
 
 def test_an_error_with_an_impossible_usage_is_unknown_everywhere(tmp_path: Path) -> None:
-    """Its tokens and its cost are unknown in rows, views and sums, and it counts with its bound."""
-    said = {"input_tokens": 10, "output_tokens": "x"}
+    """Tokens and cost are unknown in rows, views and sums, and the upper bound counts."""
+    usage = {"input_tokens": 10, "output_tokens": "x"}
     why = "the usage cannot be right"
-    odd = kit.model_call(1, status=422, usage=None, raw_usage=said, cost_unknown=why)
+    odd = kit.model_call(1, status=422, usage=None, raw_usage=usage, cost_unknown=why)
     plain = kit.model_call(2, status=422, usage=None, raw_usage=None)
     assert (odd.charged, plain.charged) == (None, NO_TOKENS)
     assert model_metrics([odd, plain], kit.PRICES) == ()
@@ -230,7 +234,7 @@ def test_an_error_with_an_impossible_usage_is_unknown_everywhere(tmp_path: Path)
 
 
 def test_a_cost_of_which_nothing_is_known_is_null(tmp_path: Path) -> None:
-    """A model without prices has no cost, in no view, and never 0."""
+    """A model without prices has a null cost in every view, never 0."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
@@ -241,14 +245,14 @@ def test_a_cost_of_which_nothing_is_known_is_null(tmp_path: Path) -> None:
 
 
 def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A run has the prices that it was created with, their digest, and where they come from."""
+    """A run has the prices of its creation, their digest and their source."""
     shuffled = PriceTable(tuple(reversed(PRICES.prices)), PRICES.source)
     kit.begin_run(writer, prices=shuffled)
     read = reader.prices(kit.RUN)
     assert read == PriceTable(tuple(sorted(PRICES.prices, key=price_order)), "demo 1.0")
     assert read.digest == shuffled.digest
-    found = rows(reader.path, "SELECT model, input_usd, output_usd FROM model_prices")
-    assert found[0] == ("small", 1.0, 5.0)
+    prices = rows(reader.path, "SELECT model, input_usd, output_usd FROM model_prices")
+    assert prices[0] == ("small", 1.0, 5.0)
     assert rows(reader.path, "SELECT DISTINCT digest FROM model_prices") == [(read.digest,)]
     writer.create_run(kit.new_run("without"), kit.tasks(2), kit.slots(4))
     assert reader.prices("without") == NO_PRICES
@@ -257,7 +261,7 @@ def test_prices_are_read_as_they_were_given(writer: LedgerWriter, reader: Ledger
 def test_the_mirror_of_calls_comes_with_the_first_call(
     writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
 ) -> None:
-    """A run without calls has no such file; with calls it is the same however written."""
+    """A run without calls has no such file; with calls, every way of writing gives the same."""
     lease = kit.begin_run(writer)
     folder, file = tmp_path / "run", tmp_path / "run" / mirrors.ALL_PATHS["model_calls"]
     with MirrorWriter(folder) as mirror:
@@ -294,7 +298,7 @@ def test_the_mirror_of_calls_comes_with_the_first_call(
 def test_a_call_that_labledger_would_not_write_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
 ) -> None:
-    """Digests that fit are not enough: texts of columns are checked before they are imported."""
+    """Column texts are checked before an import, even if digests match."""
     path = kit.make_ledger(tmp_path / "there")
     insert = model_usage.model_call_rows
     with kit.open_writer(path) as writer, monkeypatch.context() as patched:
@@ -311,7 +315,7 @@ def test_a_call_that_labledger_would_not_write_is_not_imported(
 
 
 def test_a_run_that_grows_keeps_the_prices_of_its_models(tmp_path: Path) -> None:
-    """A part adds the prices of models that have none; those of the others stay."""
+    """An extension adds prices for new models, and keeps the prices of the others."""
     path = grown.grown_run(tmp_path)
     with LedgerReader.open(path) as reader:
         prices = reader.prices(kit.RUN)
@@ -331,14 +335,14 @@ def test_a_run_that_grows_keeps_the_prices_of_its_models(tmp_path: Path) -> None
 def test_calls_of_retried_attempts_are_committed_with_the_slot(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Every attempt's calls are kept under its number, and counted together for the trial."""
+    """Each attempt's calls have its number, and count together for the trial."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     lost = kit.result(0, status=SlotStatus.INFRA_ERROR, model_calls=(kit.model_call(waited_ms=7),))
     writer.stage(lease, lost, final=False)
     calls = (kit.model_call(), kit.model_call(2, **kit.UNKNOWN))
     records = writer.commit_result(lease, kit.result(0, attempt=2, model_calls=calls))
-    found = [(call["attempt"], call["call"]) for call in records.objects("model_calls")]
-    assert found == [(1, 1), (2, 1), (2, 2)]
+    numbers = [(call["attempt"], call["call"]) for call in records.objects("model_calls")]
+    assert numbers == [(1, 1), (2, 1), (2, 2)]
     assert list(reader.slot_records(kit.RUN)) == [records]
     sql = "SELECT attempts, calls, unknown, tokens_out, waited_s FROM trial_usage"
     assert rows(reader.path, sql) == [(2, 3, 1, 20, 0.507)]
@@ -363,7 +367,7 @@ def test_calls_are_never_changed(writer: LedgerWriter, path: Path) -> None:
 def test_a_commit_without_calls_has_the_digest_that_it_always_had(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """Only calls and prices make the digests of commit and run other ones."""
+    """Without calls and prices, the digests of commit and run are unchanged."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     with_prices = kit.begin_run(writer, run_id="priced", prices=kit.PRICES)
@@ -388,7 +392,7 @@ def _records(reader: LedgerReader) -> dict[str, Any]:
 
 
 def test_a_staged_result_with_calls_is_read_again() -> None:
-    """Only a result with calls has another version, and what earlier versions staged is read."""
+    """A result with calls has a new version, and staged results of earlier versions are read."""
     plain = kit.result(0)
     assert plain.as_json()["version"] == 1
     assert "model_calls" not in plain.as_json()
@@ -421,18 +425,22 @@ METRICS = {
 
 @pytest.mark.parametrize(("calls", "values"), METRICS.values(), ids=METRICS)
 def test_metrics_are_what_the_gateway_counted(calls: Any, values: Any) -> None:
-    """Tokens and cost are given where all of them are known; what is not known has no metric."""
-    found = {metric.metric_id: metric.value for metric in model_metrics(calls, kit.PRICES)}
+    """Tokens and cost are metrics only if all of them are known."""
+    values_by_metric = {
+        metric.metric_id: metric.value for metric in model_metrics(calls, kit.PRICES)
+    }
     names = ("tokens_in", "tokens_out", "cost_usd")
-    assert found == {n: value for n, value in zip(names, values, strict=True) if value is not None}
+    assert values_by_metric == {
+        n: value for n, value in zip(names, values, strict=True) if value is not None
+    }
     assert {metric.source for metric in model_metrics(calls, kit.PRICES)} <= {"gateway"}
 
 
 def test_what_the_agent_claims_is_kept_apart(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A metric of the same name becomes a claim: the counted one is in facts, sums and spending."""
+    """A metric of the same name becomes a claim; facts, sums and spending use the counted one."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
-    own = (MetricValue("cost_usd", "events", 32.0), MetricValue("tokens_in", "events", 5))
-    result = kit.with_calls(kit.result(0, metrics=own), kit.model_call())
+    metrics = (MetricValue("cost_usd", "events", 32.0), MetricValue("tokens_in", "events", 5))
+    result = kit.with_calls(kit.result(0, metrics=metrics), kit.model_call())
     writer.commit_result(lease, result)
     cost = known_cost(result.model_calls, kit.PRICES)[0] / PICODOLLARS
     sql = "SELECT cost_usd, claimed_cost_usd, tokens_in, claimed_tokens_in FROM trial_usage"
@@ -443,7 +451,7 @@ def test_what_the_agent_claims_is_kept_apart(writer: LedgerWriter, reader: Ledge
 
 
 def test_a_regrading_shows_the_calls_of_the_run(tmp_path: Path) -> None:
-    """Calls are those of the run whose agents ran, under its id, whichever grading counts."""
+    """Calls belong to the run whose agents ran, whichever grading is current."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, prices=kit.PRICES)
@@ -459,7 +467,7 @@ def test_a_regrading_shows_the_calls_of_the_run(tmp_path: Path) -> None:
 def test_a_regrading_keeps_what_was_counted(
     writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
 ) -> None:
-    """The metrics of a trial that is graded again are what the gateway counted when it ran."""
+    """A regraded trial keeps the gateway's metrics of its run."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     known = kit.with_calls(kit.result(0), kit.model_call())
     writer.commit_result(lease, known)
@@ -471,18 +479,18 @@ def test_a_regrading_keeps_what_was_counted(
     definition = {"id": "cost_usd", "from": "result", "pointer": "/cost"}
     spec = Trials(tmp_path, {}).spec(metrics=(definition,))
     sources = metrics.Sources({"cost": 32}, None, (), {}, 0)
-    found = []
+    totals = []
     for idx in range(3):
         again = replace(spec, kind=RegradedTrial(stored.trial(idx)))
-        of_trial = trial_metrics(again, sources, again.kind.counted)
-        found.append([(metric.metric_id, metric.source) for metric in of_trial])
+        of_trial = trial_metrics(again.evidence, sources, again.kind.counted)
+        totals.append([(metric.metric_id, metric.source) for metric in of_trial])
     claim = ("claimed_cost_usd", "result")
-    assert found[0] == [claim, *((name, "gateway") for name in USUAL_METRICS)]
-    assert found[1:] == [[claim], [("cost_usd", "result")]]
+    assert totals[0] == [claim, *((name, "gateway") for name in USUAL_METRICS)]
+    assert totals[1:] == [[claim], [("cost_usd", "result")]]
 
 
 def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:
-    """A trial that ran again counts with its new calls; what both spent is spent."""
+    """A rerun trial counts its new calls, and spending includes both."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         lease = kit.begin_run(writer, 2, prices=kit.PRICES)
@@ -498,7 +506,7 @@ def test_superseded_calls_are_not_counted(tmp_path: Path) -> None:
 
 
 def test_all_that_was_spent_is_counted(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Retried attempts and waiting results count; of a call that is not known, the rest does."""
+    """Retried attempts and waiting results count, and an unknown call does not hide the rest."""
     lease = kit.begin_run(writer, 6, prices=kit.PRICES)
     once = known_cost([kit.model_call()], kit.PRICES)[0] / PICODOLLARS
     lost = kit.result(0, status=SlotStatus.INFRA_ERROR)
@@ -523,7 +531,7 @@ def test_all_that_was_spent_is_counted(writer: LedgerWriter, reader: LedgerReade
 def test_a_sum_of_costs_says_that_it_is_incomplete(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A run whose trials all have a known cost is not among those whose sum leaves some out."""
+    """A run whose trials all have a known cost is not listed as incomplete."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     writer.commit_result(lease, kit.with_calls(kit.result(0), kit.model_call()))
     writer.commit_result(lease, kit.with_calls(kit.result(1)))
@@ -538,7 +546,7 @@ def test_a_sum_of_costs_says_that_it_is_incomplete(
 
 
 def test_commands_say_why_a_cost_is_not_known(tmp_path: Path) -> None:
-    """`show` has the reason of each call, and `runs` names the run whose sum is incomplete."""
+    """`show` has the reason of each call, and `runs` names the run with an incomplete sum."""
     path = kit.make_ledger(tmp_path)
     calls = (
         kit.model_call(),
@@ -563,7 +571,7 @@ def test_commands_say_why_a_cost_is_not_known(tmp_path: Path) -> None:
 
 
 def test_the_evidence_counts_why_costs_are_not_known() -> None:
-    """Only evidence of calls with a reason has them, and a contradiction is no refusal."""
+    """Evidence has reasons only for calls with unknown cost, and accepts a contradiction."""
     odd = kit.model_call(2, cost_unknown="it is odd", detail="input fell from 9 to 5")
     summary = AttemptCalls((kit.model_call(), odd, odd)).as_json()
     assert summary["cost_unknown"] == {"it is odd": 2}
@@ -572,7 +580,7 @@ def test_the_evidence_counts_why_costs_are_not_known() -> None:
 
 
 def test_a_call_of_no_attempt_is_refused(writer: LedgerWriter) -> None:
-    """A call needs its attempt, and one number in it."""
+    """A call needs its attempt, and a unique number in it."""
     lease = kit.begin_run(writer)
     twice = (kit.model_call(), kit.model_call())
     with pytest.raises(LedgerError):

@@ -31,20 +31,20 @@ from labledger.experiment.authored_fields import (
     ],
 )
 def test_syntax(text: str, parts: list[tuple[str, bool]]) -> None:
-    """`$NAME` and `${NAME}` are references, `$$` is a dollar sign, any other dollar is literal."""
+    """`$NAME` and `${NAME}` are references, `$$` is a dollar sign, other dollars are literal."""
     assert [tuple(part) for part in text_parts(text)] == parts
     assert list(referenced_names(text)) == [name for name, is_name in parts if is_name]
 
 
 @pytest.mark.parametrize("text", ["", "a$b", "$$", "${A}", "$", "x$$y$", "$AGENTLAB_X"])
 def test_escaped_text_stands_for_itself(text: str) -> None:
-    """Escaping a text and expanding it gives the text, with no name in between."""
+    """Expanding an escaped text returns the text."""
     assert list(referenced_names(escape_names(text))) == []
     assert expand_names(escape_names(text), {}) == text
 
 
 def test_substitution_is_authored_text_again() -> None:
-    """Known values go in as they are, unknown names stay names, and neither is read twice."""
+    """Known values are inserted, unknown names stay, and the result is not read again."""
     text = substitute_names("$A-${B}-$$C-$D", {"A": "1 $B $$", "D": "$A"})
     assert list(referenced_names(text)) == ["B"]
     assert expand_names(text, {"B": "$A"}) == "1 $B $$-$A-$C-$A"
@@ -57,7 +57,7 @@ def test_unknown_names() -> None:
 
 
 def test_contract_names() -> None:
-    """The container's own names are known by their form."""
+    """The container's own names are recognized by their form."""
     assert is_contract_name("AGENTLAB_RESULT_PATH")
     assert is_contract_name("WORKSPACE")
     assert not is_contract_name("WORKSPACES")

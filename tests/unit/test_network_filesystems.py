@@ -1,4 +1,4 @@
-"""A ledger is refused where SQLite cannot keep it."""
+"""A ledger on a file system that SQLite cannot use safely is refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOUNTS = r"""
     ],
 )
 def test_the_nearest_mount_counts(path: str, kind: str) -> None:
-    """A path's file system is that of the innermost and latest mount above it."""
+    """The innermost and latest mount above a path decides its file system."""
     assert lab_folder.file_system_type(Path(path), MOUNTS) == kind
 
 
@@ -40,9 +40,9 @@ def test_a_network_file_system_is_refused(
 ) -> None:
     """A ledger is not created on a network file system; the message names the reason and what
     to do."""
-    told = tmp_path / "mountinfo"
-    told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - {kind} server:/lab rw\n", "utf-8")
-    monkeypatch.setattr(lab_folder, "_MOUNTS", told)
+    mount_table = tmp_path / "mountinfo"
+    mount_table.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - {kind} server:/lab rw\n", "utf-8")
+    monkeypatch.setattr(lab_folder, "MOUNTS", mount_table)
     with pytest.raises(LedgerError, match=rf"network file system \({kind}\)") as refused:
         migrations.upgrade(tmp_path / "lab" / "ledger.sqlite")
     assert "`lab_dir=`" in (refused.value.hint or "")
@@ -50,9 +50,9 @@ def test_a_network_file_system_is_refused(
 
 
 def test_this_machines_own_mounts_are_understood(tmp_path: Path) -> None:
-    """The mounts of this machine are parsed, and the tests' folder is on no network."""
-    if lab_folder._MOUNTS.exists():
+    """The mounts of this machine are parsed, and the tests' folder is local."""
+    if lab_folder.MOUNTS.exists():
         assert (
-            lab_folder.file_system_type(tmp_path, lab_folder._MOUNTS.read_text("utf-8")) is not None
+            lab_folder.file_system_type(tmp_path, lab_folder.MOUNTS.read_text("utf-8")) is not None
         )
     lab_folder.refuse_network(tmp_path)

@@ -1,4 +1,4 @@
-"""Notes and tags: what people write about runs, beside the results and without touching them."""
+"""Notes and tags of runs, which leave the results unchanged."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import sample_ledgers as kit
 
 import labledger
-from labledger import InvalidInput, RunNotFound, open_ledger
-from labledger.errors import LedgerError
+from labledger import open_ledger
+from labledger.errors import InvalidInput, LedgerError, RunNotFound
 from labledger.ledger.database.sqlite import DRIVER
 
 
@@ -23,7 +23,7 @@ def lab(tmp_path: Path) -> Path:
 
 
 def test_a_run_begins_with_the_tags_of_its_experiment(lab: Path) -> None:
-    """They can be removed and others added; adding twice or removing what is not there is fine."""
+    """Tags can be added and removed; adding twice or removing a missing tag is no error."""
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.run(kit.RUN).tags == ("nightly", "small")
     assert labledger.change_tags(kit.RUN, ["paper"], ["small", "none"], lab_dir=lab) == (
@@ -37,7 +37,7 @@ def test_a_run_begins_with_the_tags_of_its_experiment(lab: Path) -> None:
 
 
 def test_notes_are_kept_in_order(lab: Path) -> None:
-    """Notes have numbers and times, in the view and from Python, and cannot be changed."""
+    """Notes have numbers and times, in the view and in Python, and cannot be changed."""
     labledger.add_note(kit.RUN, "first\nsecond line", lab_dir=lab)
     labledger.add_note(kit.RUN, "second", lab_dir=lab)
     with open_ledger(lab_dir=lab) as ledger:
@@ -55,9 +55,10 @@ def test_notes_are_kept_in_order(lab: Path) -> None:
 
 
 def test_what_is_refused(lab: Path) -> None:
-    """An empty note, an unusable tag, a contradiction and an unknown run change nothing."""
+    """An unusable note or tag, a contradiction and an unknown run change nothing."""
     for call in (
         lambda: labledger.add_note(kit.RUN, " \n", lab_dir=lab),
+        lambda: labledger.add_note(kit.RUN, "\udc80", lab_dir=lab),
         lambda: labledger.add_note(kit.RUN, "x" * 10_001, lab_dir=lab),
         lambda: labledger.change_tags(kit.RUN, ["two words"], lab_dir=lab),
         lambda: labledger.change_tags(kit.RUN, ["a"], ["a"], lab_dir=lab),
@@ -72,7 +73,7 @@ def test_what_is_refused(lab: Path) -> None:
 
 
 def test_an_import_brings_them(lab: Path, tmp_path: Path) -> None:
-    """A new run comes with its notes and tags."""
+    """An imported run has its notes and tags."""
     labledger.add_note(kit.RUN, "remember", lab_dir=lab)
     labledger.change_tags(kit.RUN, ["paper"], ["small"], lab_dir=lab)
     other = tmp_path / "other" / ".lab"
@@ -91,7 +92,7 @@ def test_a_change_from_outside_is_found(lab: Path) -> None:
 
 
 def test_an_older_ledger_gets_the_tags_of_its_experiments(lab: Path) -> None:
-    """An upgrade gives runs the tags of their experiments; until then the ledger is outdated."""
+    """An upgrade adds the experiments' tags to runs; until then the ledger is outdated."""
     path = lab / "ledger.sqlite"
     raw = DRIVER.connect(str(path))
     raw.execute("DROP TRIGGER run_refuses_update")

@@ -1,4 +1,4 @@
-"""Delivery: in order, at least once, whatever receivers and processes do meanwhile."""
+"""Notifications are delivered in order, at least once, whatever receivers and processes do."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def lab(path: Path) -> LabFolder:
 
 @pytest.fixture
 def leases(writer: LedgerWriter, lab: LabFolder) -> list[Lease]:
-    """Two runs that tell the same receiver."""
+    """Two runs with the same receiver."""
     begun = [kit.begin_run(writer, run_id=run_id) for run_id in RUNS]
     for lease in begun:
         writer.set_receivers(lease, {"run": [WEBHOOK]})
@@ -76,8 +76,8 @@ def announce(writer: LedgerWriter, lease: Lease, *numbers: int) -> None:
 
 
 def told(payloads: list[JsonObject]) -> list[tuple[str, str]]:
-    """What receivers were told: the run, and the last word but two of the text."""
-    return [(each["run_id"], each["text"].split()[2]) for each in payloads]
+    """Return the run and the third word of the text of each delivered notification."""
+    return [(payload["run_id"], payload["text"].split()[2]) for payload in payloads]
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def courier(lab: LabFolder, server: Receiver) -> Iterator[Courier]:
 
 
 class Values(dict[str, str]):
-    """The environment, in which the receiver's port is known once it runs."""
+    """The environment, with the receiver's port once it runs."""
 
     def __init__(self, server: Receiver) -> None:
         super().__init__(WEBHOOK="")
@@ -99,7 +99,7 @@ class Values(dict[str, str]):
 
 @pytest.fixture(autouse=True)
 def _short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receiver that hangs is given up soon."""
+    """Give up soon on a receiver that hangs."""
     monkeypatch.setattr(notification_delivery, "ATTEMPT_S", 1.0)
     monkeypatch.setattr(notification_delivery, "GRACE_S", 1.0)
 
@@ -108,7 +108,7 @@ def _short_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_receiver_that_comes_back_is_told_in_order(
     writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver, failure: str
 ) -> None:
-    """Nothing is lost while it fails, later ones wait for earlier ones, and ids stay."""
+    """While a receiver fails, its notifications wait in order with their ids."""
     announce(writer, leases[0], 1, 2, 3)
     if failure != "refuse":
         server.behave(failure)
@@ -132,7 +132,7 @@ def test_a_receiver_that_comes_back_is_told_in_order(
 def test_a_receiver_that_fails_rests(
     writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver
 ) -> None:
-    """It is left alone for a while that grows, also with what other runs tell."""
+    """A failing receiver is left alone for growing periods, also by other runs."""
     announce(writer, leases[0], 1)
     announce(writer, leases[1], 2)
     server.behave("status 503")
@@ -146,14 +146,14 @@ def test_a_receiver_that_fails_rests(
         *(2.0, 4.0, 8.0, 512.0),
         *(600.0, 600.0),
     ]
-    waiting = {each.run_id: each for each in courier.outbox.waiting()}
+    waiting = {notification.run_id: notification for notification in courier.outbox.waiting()}
     assert (waiting["run-1"].attempts, waiting["run-2"].attempts) == (1, 0)
 
 
 def test_one_process_delivers_for_a_run(
     writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver, lab: LabFolder
 ) -> None:
-    """What belongs to another process is left to it; one that died has left its lock."""
+    """Another process's run is left to it, unless it died and left its lock."""
     announce(writer, leases[0], 1)
     announce(writer, leases[1], 2)
     with serving(server):
@@ -168,7 +168,7 @@ def test_one_process_delivers_for_a_run(
 def test_a_run_without_a_folder_is_delivered(
     writer: LedgerWriter, leases: list[Lease], courier: Courier, server: Receiver, lab: LabFolder
 ) -> None:
-    """A session that failed before it made a folder has told so."""
+    """A session that failed before it made a folder has announced it."""
     lab.run_folder(RUNS[0]).rmdir()
     announce(writer, leases[0], 1)
     with serving(server):
@@ -185,7 +185,7 @@ def session(lab: LabFolder, server: Receiver, events: list[JsonObject]) -> Deliv
 def test_a_session_delivers_what_its_run_announces(
     writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
 ) -> None:
-    """While it lasts, what other runs left, too; and at its end what came last."""
+    """A session delivers its own and leftover notifications, and the last ones at its end."""
     announce(writer, leases[1], 1)
     with serving(server), session(lab, server, []) as delivery:
         delivery.begin()
@@ -201,7 +201,7 @@ def test_a_session_delivers_what_its_run_announces(
 def test_a_session_delivers_in_the_end_alone(
     writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
 ) -> None:
-    """A session that fails before it has begun to deliver still tells that it has stopped."""
+    """A session that fails before delivery begins still delivers that it has stopped."""
     delivery = session(lab, server, [])
     with serving(server):
         writer.leases.release(leases[0], RunStatus.INTERRUPTED)
@@ -212,7 +212,7 @@ def test_a_session_delivers_in_the_end_alone(
 def test_no_thread_is_started_for_nothing(
     writer: LedgerWriter, lab: LabFolder, server: Receiver
 ) -> None:
-    """A run without receivers, in a lab in which nothing waits, costs a query."""
+    """A run without receivers, in a lab without waiting notifications, costs one query."""
     kit.begin_run(writer, run_id=RUNS[0])
     with session(lab, server, []) as delivery:
         delivery.begin()
@@ -220,7 +220,7 @@ def test_no_thread_is_started_for_nothing(
 
 
 def _no_thread() -> bool:
-    return not any(each.name == "labledger-notifications" for each in threading.enumerate())
+    return not any(thread.name == "labledger-notifications" for thread in threading.enumerate())
 
 
 def test_a_receiver_that_hangs_holds_no_commit_up(
@@ -230,7 +230,7 @@ def test_a_receiver_that_hangs_holds_no_commit_up(
     lab: LabFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While an attempt lasts, the ledger is free: commits of the run go on to its end."""
+    """During a delivery attempt the run's commits continue."""
     monkeypatch.setattr(notification_delivery, "ATTEMPT_S", 600.0)
     server.behave("hang")
     with serving(server) as hanging, session(lab, server, []) as delivery:
@@ -243,7 +243,7 @@ def test_a_receiver_that_hangs_holds_no_commit_up(
         assert len(hanging.asked) == 1
         delivery.__exit__(None, None, None)
     waiting = labledger.notifications(lab_dir=lab.root)
-    assert [each.event for each in waiting] == ["host_declared_lost", "finished"]
+    assert [notification.event for notification in waiting] == ["host_declared_lost", "finished"]
     # The server is gone: its thread is, too, before the next test.
     wait_until(_no_thread, "the end of the attempt")
 
@@ -251,7 +251,7 @@ def test_a_receiver_that_hangs_holds_no_commit_up(
 def test_a_problem_is_said_once(
     writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
 ) -> None:
-    """The user reads who was not told, and why, without the path of a webhook."""
+    """The user sees the receiver and the reason, without the path of a webhook."""
     events: list[JsonObject] = []
     server.behave("status 500")
     announce(writer, leases[0], 1, 2)
@@ -273,7 +273,7 @@ def test_delivery_goes_on_when_the_ledger_works_again(
     lab: LabFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While it cannot be written or opened, nothing is sent twice; then the next ones are sent."""
+    """While the ledger is unavailable no notification is sent twice, and later the next ones go."""
     is_full, opened = threading.Event(), []
     store_delivered, of_ledger = NotificationOutbox.store_delivered, NotificationOutbox.open
 
@@ -320,7 +320,7 @@ def test_a_fault_with_one_receiver_keeps_no_other_from_being_told(
     courier: Courier,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever error telling one raises, it is tried again later, and others are told."""
+    """Any error with one receiver is retried later, and other receivers get their notifications."""
     no_url = ReceiverOfRun((f"http://{TOKEN}/",), is_webhook=True)
     writer.set_receivers(leases[0], {"run": [no_url.stored(), WEBHOOK]})
     tell = ReceiverOfRun.tell
@@ -338,7 +338,7 @@ def test_a_fault_with_one_receiver_keeps_no_other_from_being_told(
         1,
         ["it could not be notified (RuntimeError)"],
     )
-    assert [each.attempts for each in courier.outbox.waiting()] == [1]
+    assert [notification.attempts for notification in courier.outbox.waiting()] == [1]
 
 
 def test_a_thread_that_cannot_be_started_is_started_later(
@@ -348,7 +348,7 @@ def test_a_thread_that_cannot_be_started_is_started_later(
     lab: LabFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A machine without another thread for this process does not end the session."""
+    """If the machine allows no further thread, the session continues without it."""
 
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -370,34 +370,34 @@ def test_a_thread_that_cannot_be_started_is_started_later(
 def test_what_waits_is_listed_and_sent_by_hand(
     writer: LedgerWriter, leases: list[Lease], server: Receiver, lab: LabFolder
 ) -> None:
-    """What no coordinator delivers is listed without secrets, and can be sent or given up."""
+    """Waiting notifications are listed without secrets, and can be sent or given up by hand."""
     with serving(server):
         url = ReceiverOfRun((server.url,), is_webhook=True)
         writer.set_receivers(leases[0], {"run": [url.stored()]})
         announce(writer, leases[0], 1)
         announce(writer, leases[1], 2)
         listed = labledger.notifications(lab_dir=lab.root)
-        assert [(each.run_id, each.receiver) for each in listed] == [
+        assert [(notification.run_id, notification.receiver) for notification in listed] == [
             ("run-1", f"http://127.0.0.1:{server.port}"),
             ("run-2", "$WEBHOOK"),
         ]
-        assert TOKEN not in repr(listed) + str([each.as_json() for each in listed])
+        assert TOKEN not in repr(listed) + str([notification.as_json() for notification in listed])
         done = labledger.deliver_notifications(lab_dir=lab.root)
     assert done.accepted == 1
     assert done.problems == ("$WEBHOOK was not notified of run run-2: $WEBHOOK is not set",)
     assert labledger.discard_notifications("run-2", lab_dir=lab.root) == 1
     assert labledger.notifications(lab_dir=lab.root) == []
     settled = labledger.notifications(lab_dir=lab.root, settled=True)
-    assert [each.state for each in settled] == ["delivered", "given up"]
-    with pytest.raises(labledger.RunNotFound):
+    assert [notification.state for notification in settled] == ["delivered", "given up"]
+    with pytest.raises(labledger.errors.RunNotFound):
         labledger.deliver_notifications("run-3", lab_dir=lab.root)
 
 
 def test_a_receiver_can_be_tried(server: Receiver) -> None:
-    """A test is sent once and not stored; a failure is an error."""
+    """A test notification is sent once and not stored, and a failure is an error."""
     with serving(server):
         labledger.try_receiver("$WEBHOOK", env={"WEBHOOK": server.url})
         assert server.events == ["test"]
         server.behave("status 403")
-        with pytest.raises(labledger.LabLedgerError, match="HTTP status 403"):
+        with pytest.raises(labledger.errors.LabLedgerError, match="HTTP status 403"):
             labledger.try_receiver(server.url)

@@ -1,4 +1,4 @@
-"""Receivers of notifications: how they are given, what they are told, and how they fail."""
+"""Receivers of notifications: how they are named, what they get, and how they fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAYLOAD = b'{"event":"test"}'
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Receiver]:
-    """A receiver that runs."""
+    """A running receiver."""
     with serving(Receiver(tmp_path)) as receiver:
         yield receiver
 
@@ -44,14 +44,14 @@ def of_option(text: str) -> receivers.Receiver:
 
 
 def failure_of(receiver: receivers.Receiver, limit_s: float = 5.0, **values: str) -> str:
-    """Tell a receiver, which must fail, and return why; the message has no part of a path."""
+    """Deliver to a receiver that must fail, and return the reason, without parts of a path."""
     with pytest.raises(NotDelivered) as caught:
         receiver.tell(PAYLOAD, values, limit_s)
     assert TOKEN not in str(caught.value)
     return caught.value.message
 
 
-# -- how they are given
+# -- naming receivers
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def failure_of(receiver: receivers.Receiver, limit_s: float = 5.0, **values: str
     ],
 )
 def test_a_receiver_is_named_without_its_secrets(text: str, is_webhook: bool, label: str) -> None:
-    """A URL or a lone name is a webhook, all else a command; a label has no path and no query."""
+    """A URL or a lone name is a webhook, other text a command; labels hide path and query."""
     receiver = of_option(text)
     assert (receiver.is_webhook, receiver.label) == (is_webhook, label)
     assert receivers.Receiver.of_stored(receiver.stored()) == receiver
@@ -90,14 +90,14 @@ def test_a_receiver_is_named_without_its_secrets(text: str, is_webhook: bool, la
     ],
 )
 def test_what_cannot_be_told_is_refused(lab: LabFolder, text: str, problem: str) -> None:
-    """A receiver that could never be told is an error before a run begins, without a secret."""
+    """An unusable receiver is an error before a run begins, without a secret in the message."""
     with pytest.raises(InvalidInput, match=problem) as caught:
         given_receivers([text], lab, {"NO_URL": f"ftp://{TOKEN}"})
     assert TOKEN not in str(caught.value)
 
 
 def test_a_program_is_stored_with_its_path(lab: LabFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later command finds the program from any folder; names stay names."""
+    """A later command finds the program from any folder, and names stay names."""
     program = lab.root.parent / "tell"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)
@@ -108,7 +108,7 @@ def test_a_program_is_stored_with_its_path(lab: LabFolder, monkeypatch: pytest.M
 
 
 def test_none_removes_the_receivers_of_a_run(lab: LabFolder) -> None:
-    """`none` stands alone; nothing given leaves the run's receivers as they are."""
+    """`none` stands alone; without the option the run keeps its receivers."""
     assert given_receivers(["none"], lab, {}).of_run == ()
     assert given_receivers([], lab, {}).of_run is None
     with pytest.raises(InvalidInput, match="stands alone"):
@@ -116,14 +116,14 @@ def test_none_removes_the_receivers_of_a_run(lab: LabFolder) -> None:
 
 
 def test_the_settings_of_a_lab_name_receivers(lab: LabFolder) -> None:
-    """Each entry is a webhook or a command; a path of a program begins at the lab folder."""
+    """Each entry is a webhook or a command, and a program's path begins at the lab folder."""
     program = lab.root / "tell"
     program.touch(0o700)
     lab.settings.write_text(
         "version: 1\nnotify:\n  - webhook: $WEBHOOK\n  - command: [./tell, --all]\n"
     )
     given = given_receivers([], lab, {"WEBHOOK": "https://hooks.example/"})
-    assert [json.loads(each) for each in given.of_lab] == [
+    assert [json.loads(stored) for stored in given.of_lab] == [
         {"webhook": "$WEBHOOK"},
         {"command": [str(lab.root / "tell"), "--all"]},
     ]
@@ -145,7 +145,7 @@ def test_the_settings_of_a_lab_name_receivers(lab: LabFolder) -> None:
     ],
 )
 def test_a_mistake_in_the_settings_is_an_error(lab: LabFolder, text: str, problem: str) -> None:
-    """An unknown field or another version is refused, and the message names file and field."""
+    """An unknown field or another version is refused with file and field."""
     lab.settings.write_text(text)
     with pytest.raises(InvalidInput, match=problem) as caught:
         given_receivers([], lab, {})
@@ -156,7 +156,7 @@ def test_a_mistake_in_the_settings_is_an_error(lab: LabFolder, text: str, proble
 
 
 def test_a_webhook_gets_the_payload(server: Receiver) -> None:
-    """The bytes are posted as they are, and an empty answer with a status 2xx accepts them."""
+    """The bytes are posted unchanged, and an empty answer with status 2xx accepts them."""
     of_option("$WEBHOOK").tell(PAYLOAD, {"WEBHOOK": server.url}, 5.0)
     assert server.accepted == [json.loads(PAYLOAD)]
 
@@ -174,7 +174,7 @@ def test_a_webhook_gets_the_payload(server: Receiver) -> None:
 def test_every_answer_but_acceptance_is_a_failure(
     server: Receiver, behaviour: str, problem: str
 ) -> None:
-    """The reason is in our words, and the request was made once."""
+    """The failure has a plain reason, after a single request."""
     server.behave(behaviour)
     assert problem in failure_of(of_option(server.url))
     assert len(server.asked) == 1
@@ -182,7 +182,7 @@ def test_every_answer_but_acceptance_is_a_failure(
 
 @pytest.mark.parametrize("behaviour", ["hang", "drip"])
 def test_an_attempt_ends_at_its_limit(server: Receiver, behaviour: str) -> None:
-    """A receiver that never answers, or byte by byte, is given up."""
+    """A receiver that never answers, or answers byte by byte, is given up."""
     server.behave(behaviour)
     assert failure_of(of_option(server.url), 0.5) == "no answer within 0.5 seconds"
 
@@ -203,7 +203,7 @@ def dead_port() -> Iterator[int]:
 
 @pytest.fixture
 def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Give the name two.example addresses of this machine, after some seconds."""
+    """Resolve the name two.example to addresses of this machine, after some seconds."""
     of_system = socket.getaddrinfo
 
     def resolve(*ports: int, after_s: float = 0.0) -> None:
@@ -223,7 +223,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_a_dead_address_leaves_time_for_the_next(
     server: Receiver, dead_port: int, resolve: Callable[..., None]
 ) -> None:
-    """Of a host with an address that nobody answers at, another one is posted to, once."""
+    """If one address of a host is dead, another one gets a single post."""
     resolve(dead_port, server.port)
     receiver = of_option(f"http://two.example/{TOKEN}")
     receiver.tell(PAYLOAD, {}, 4.0)
@@ -235,7 +235,7 @@ def test_a_dead_address_leaves_time_for_the_next(
 
 
 def test_nothing_is_posted_after_the_limit(server: Receiver, resolve: Callable[..., None]) -> None:
-    """A name that takes too long to resolve is tried again, and nobody is told twice."""
+    """A name that takes too long to resolve is retried, and a receiver gets one post."""
     resolve(server.port, after_s=0.4)
     slow = of_option(f"http://two.example/{TOKEN}")
     assert failure_of(slow, 0.2) == "no answer within 0.2 seconds"
@@ -243,7 +243,7 @@ def test_nothing_is_posted_after_the_limit(server: Receiver, resolve: Callable[.
 
 
 def test_a_receiver_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
-    """A refused connection and a name that is none are said in a few words."""
+    """A refused connection and an unknown name have short reasons."""
     with serving(Receiver(tmp_path)) as receiver:
         gone = of_option(receiver.url)
     assert failure_of(gone) == "Connection refused"
@@ -252,30 +252,30 @@ def test_a_receiver_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_gone_is_a_failure() -> None:
-    """A later process may lack what the one that started the run had."""
+    """A later process may lack a value that the starting process had."""
     assert failure_of(of_option("$WEBHOOK")) == "$WEBHOOK is not set"
     assert "is not the URL of a webhook" in failure_of(of_option("$WEBHOOK"), WEBHOOK=TOKEN)
 
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A file with a key, and with a certificate of this machine that nobody else has signed."""
+    """A file with a key and a self-signed certificate of this machine."""
     return write_certificate(tmp_path / "certificate.pem")
 
 
 def test_a_certificate_is_checked(
     tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is posted to whoever has no valid certificate; the machine's authorities decide."""
+    """A server without a valid certificate gets no post; the machine's authorities decide."""
     with serving(Receiver(tmp_path), certificate) as receiver:
-        told = of_option(receiver.url.replace("http:", "https:"))
-        assert "its certificate is not valid" in failure_of(told)
+        receiver_of_option = of_option(receiver.url.replace("http:", "https:"))
+        assert "its certificate is not valid" in failure_of(receiver_of_option)
         assert receiver.asked == []
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        told.tell(PAYLOAD, {}, 5.0)
+        receiver_of_option.tell(PAYLOAD, {}, 5.0)
         assert len(receiver.accepted) == 1
         receiver.behave("drip")
-        assert failure_of(told, 0.5) == "no answer within 0.5 seconds"
+        assert failure_of(receiver_of_option, 0.5) == "no answer within 0.5 seconds"
         other = of_option(f"https://localhost:{receiver.port}/")
         assert "its certificate is not valid" in failure_of(other)
 
@@ -288,7 +288,7 @@ def python(program: str) -> receivers.Receiver:
 
 
 def test_a_command_gets_the_payload_on_stdin(tmp_path: Path) -> None:
-    """It is one line; words have the values of their names, and no shell sees them."""
+    """The payload is one line, and names in words get their values without a shell."""
     words = ("sh", "-c", 'cat > "$0"', f"{tmp_path}/$NAME")
     command = receivers.Receiver(words, is_webhook=False)
     command.tell(PAYLOAD, {"NAME": "a b;c", "0": "x"}, 5.0)
@@ -296,7 +296,7 @@ def test_a_command_gets_the_payload_on_stdin(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_is_a_failure() -> None:
-    """Exit status, signal and a program that is gone are told apart."""
+    """Exit status, signal and a missing program have different reasons."""
     assert failure_of(python("raise SystemExit(3)")) == "exit status 3"
     assert failure_of(python("import os; os.kill(os.getpid(), 9)")) == "it was ended by signal 9"
     gone = receivers.Receiver(("/no/such/program",), is_webhook=False)
@@ -304,12 +304,12 @@ def test_a_command_that_fails_is_a_failure() -> None:
 
 
 def test_a_command_need_not_read() -> None:
-    """One that ends without having read its stdin has accepted."""
+    """A command that ends without reading its stdin has accepted."""
     receivers.Receiver(("true",), is_webhook=False).tell(b"x" * 200_000, {}, 5.0)
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
-    """At the limit nothing of it is left."""
+    """At the limit, the command and its child processes are killed."""
     children = tmp_path / "children"
     program = (
         "import os, subprocess, time\n"
@@ -324,7 +324,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> 
 
 
 def is_running(pid: str) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
+    """Return whether a process runs; an unreaped zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

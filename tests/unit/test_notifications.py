@@ -1,4 +1,4 @@
-"""What the ledger keeps of notifications, in the transactions of what they tell."""
+"""The ledger stores notifications in the transactions of their events."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ NOTICE = Notice(NoticeEvent.HOST_DECLARED_LOST, "somewhere", "a host is gone")
 
 def rows(path: Path, columns: str = "*") -> list[Any]:
     raw = DRIVER.connect(str(path))
-    found = raw.execute(f"SELECT {columns} FROM notification ORDER BY run_no, notification_no")
-    listed = found.fetchall()
+    rows = raw.execute(f"SELECT {columns} FROM notification ORDER BY run_no, notification_no")
+    listed = rows.fetchall()
     raw.close()
     return listed
 
 
 def payloads(path: Path) -> list[JsonObject]:
-    """What each row would send, which fits its schema."""
+    """Return each row's payload, which matches its schema."""
     listed = [json.loads(payload) for (payload,) in rows(path, "payload")]
     for payload in listed:
         json_schemas.require_valid(payload, "run_notification_v1")
@@ -62,7 +62,7 @@ def commit_all(writer: LedgerWriter, lease: Lease) -> None:
 def test_the_end_of_a_run_is_told_with_its_release(
     path: Path, lease: Lease, writer: LedgerWriter
 ) -> None:
-    """The row is there as soon as the run is complete, with what passed."""
+    """The transaction that completes the run stores the row, with the number of passes."""
     commit_all(writer, lease)
     passes = {"base": PassCounts(2, 0), "treat": PassCounts(0, 2)}
     writer.leases.release(lease, RunStatus.COMPLETED, passes=passes)
@@ -72,11 +72,14 @@ def test_the_end_of_a_run_is_told_with_its_release(
         "treat passed 0 of 2 trials (0.0%)"
     )
     assert (payload["event"], payload["committed"], payload["total_slots"]) == ("finished", 4, 4)
-    assert [each["variant_id"] for each in payload["details"]["variants"]] == ["base", "treat"]
+    assert [variant["variant_id"] for variant in payload["details"]["variants"]] == [
+        "base",
+        "treat",
+    ]
 
 
 def test_a_complete_run_is_told_once(path: Path, lease: Lease, writer: LedgerWriter) -> None:
-    """Resuming a run that is complete tells nothing again."""
+    """Resuming a complete run announces nothing again."""
     commit_all(writer, lease)
     writer.leases.release(lease, RunStatus.COMPLETED)
     again = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
@@ -85,7 +88,7 @@ def test_a_complete_run_is_told_once(path: Path, lease: Lease, writer: LedgerWri
 
 
 def test_every_stop_is_told(path: Path, lease: Lease, writer: LedgerWriter) -> None:
-    """A run that stops twice tells it twice, each with its cause."""
+    """A run that stops twice announces it twice, each with its cause."""
     writer.leases.release(lease, RunStatus.INTERRUPTED, Stop("budget", "1 of 1 USD are spent"))
     again = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
     writer.leases.release(again, RunStatus.INTERRUPTED)
@@ -97,7 +100,7 @@ def test_every_stop_is_told(path: Path, lease: Lease, writer: LedgerWriter) -> N
 
 
 def test_what_is_not_written_is_not_told(path: Path, lease: Lease, writer: LedgerWriter) -> None:
-    """A commit that fails tells nothing, and neither does one who has lost the lease."""
+    """A failed commit and a lost lease announce nothing."""
     with pytest.raises(LedgerError):
         writer.commit_result(lease, kit.result(1), notices=[NOTICE])
     with pytest.raises(LeaseLost):
@@ -111,7 +114,7 @@ def test_what_is_not_written_is_not_told(path: Path, lease: Lease, writer: Ledge
 def test_a_notice_is_in_the_transaction_that_it_is_given(
     path: Path, lease: Lease, writer: LedgerWriter, way: str
 ) -> None:
-    """Commits and staging take notices; the payload has what is committed with them."""
+    """Commits and staging include notices, and the payload matches the committed state."""
     match way:
         case "commit":
             writer.commit_result(lease, kit.result(0), notices=[NOTICE])
@@ -128,7 +131,7 @@ def test_a_notice_is_in_the_transaction_that_it_is_given(
 
 
 def test_each_receiver_gets_the_same_id(path: Path, lease: Lease, writer: LedgerWriter) -> None:
-    """One event has one id, whoever is told, and a receiver that is named twice gets it once."""
+    """One event has one id for all receivers, and a repeated receiver gets it once."""
     writer.set_receivers(lease, {"run": [ONE, TWO], "lab": [ONE]})
     writer.announce(lease, [NOTICE])
     writer.announce(lease, [NOTICE])
@@ -138,7 +141,7 @@ def test_each_receiver_gets_the_same_id(path: Path, lease: Lease, writer: Ledger
 
 
 def test_a_run_without_receivers_has_no_row(path: Path, writer: LedgerWriter) -> None:
-    """What nobody is to be told is not stored, and receivers that are removed are not told."""
+    """Without receivers, no notification is stored, and removed receivers get none."""
     lease = kit.begin_run(writer)
     writer.announce(lease, [NOTICE])
     writer.set_receivers(lease, {"run": [ONE]})
@@ -150,7 +153,7 @@ def test_a_run_without_receivers_has_no_row(path: Path, writer: LedgerWriter) ->
 def test_a_lost_host_is_told_by_whoever_declares_it(
     path: Path, lease: Lease, writer: LedgerWriter
 ) -> None:
-    """Another process declares it; the row is in the same transaction, and there once."""
+    """Another process declares the host lost, and one row is stored in that transaction."""
     name = f"labledger-{writer.ledger_id[:8]}-run-1-0-1"
     writer.journal_dispatch(lease, [Dispatch(0, 1, name, "10.0.0.1/other", kit.TIMES[0])])
     with kit.open_writer(path) as other:
@@ -164,7 +167,7 @@ def test_a_lost_host_is_told_by_whoever_declares_it(
 def test_an_applied_request_is_told(
     path: Path, lease: Lease, writer: LedgerWriter, outcome: JsonObject, verb: str
 ) -> None:
-    """What somebody asked of the run is told when its owner has done it, or refused to."""
+    """The owner announces a request when it has applied or refused it."""
     what = {"variant": ["treat"]}
     request = writer.add_request(kit.RUN, RequestKind.PAUSE, what, "me@here", "it is slow")
     assert rows(path) == []
@@ -177,7 +180,7 @@ def test_an_applied_request_is_told(
 
 
 def test_a_long_text_is_cut(path: Path, lease: Lease, writer: LedgerWriter) -> None:
-    """A message has an end, whatever an error says, and so has the number of variants."""
+    """Long error texts and long lists of variants are cut."""
     stop = Stop("error", "x" * 1_000_000)
     writer.leases.release(lease, RunStatus.INTERRUPTED, stop)
     [payload] = payloads(path)
@@ -187,7 +190,7 @@ def test_a_long_text_is_cut(path: Path, lease: Lease, writer: LedgerWriter) -> N
 def test_what_is_to_be_told_goes_with_its_run_alone(
     path: Path, lease: Lease, writer: LedgerWriter
 ) -> None:
-    """A row cannot be removed; a deleted run takes its rows along."""
+    """A single row cannot be removed, and a deleted run takes its rows along."""
     writer.leases.release(lease, RunStatus.INTERRUPTED)
     raw = DRIVER.connect(str(path))
     raw.create_function("combine", 2, lambda *_: "")
@@ -203,7 +206,7 @@ def test_what_is_to_be_told_goes_with_its_run_alone(
 def test_imports_copy_no_notification(
     path: Path, lease: Lease, writer: LedgerWriter, tmp_path: Path
 ) -> None:
-    """What happened in another ledger was told there; its receivers are not known here."""
+    """Imported runs bring no notifications, because their ledger has delivered them."""
     commit_all(writer, lease)
     writer.leases.release(lease, RunStatus.COMPLETED)
     here = LabFolder(tmp_path / "here")
@@ -218,7 +221,7 @@ def test_imports_copy_no_notification(
 def test_a_receiver_gets_one_after_the_other(
     path: Path, lease: Lease, writer: LedgerWriter
 ) -> None:
-    """What is later waits until the earlier is delivered or given up, and for no other receiver."""
+    """A notification waits until the earlier one for its receiver is delivered or given up."""
     writer.set_receivers(lease, {"run": [ONE, TWO]})
     later = replace(NOTICE, subject="elsewhere")
     writer.announce(lease, [NOTICE])
@@ -229,15 +232,15 @@ def test_a_receiver_gets_one_after_the_other(
         outbox.store_failed(one, "no answer", "2999-01-01T00:00:00.000Z")
         outbox.store_delivered(two)
         next_two = outbox.waiting(due_by="2998-01-01T00:00:00.000Z")
-        assert [each.receiver for each in next_two] == [TWO]
-        assert {each.attempts for each in outbox.waiting()} == {0, 1}
+        assert [notification.receiver for notification in next_two] == [TWO]
+        assert {notification.attempts for notification in outbox.waiting()} == {0, 1}
         assert outbox.payload(two) is None
         assert outbox.discard(kit.RUN) == 3
         assert outbox.waiting() == []
     assert verify(path).findings == ()
 
 
-# -- what results tell
+# -- notifications about results
 
 
 def notices_of(limits: dict[str, float], **spent: float) -> RunNotices:
@@ -246,7 +249,7 @@ def notices_of(limits: dict[str, float], **spent: float) -> RunNotices:
 
 
 def test_most_of_a_budget_is_told_once_for_each_limit() -> None:
-    """From 80 % on, for each kind; a larger limit is told again when most of it is used."""
+    """Each kind announces 80 % of a limit once, and again for a larger limit."""
     notices = notices_of({"cost_usd": 10.0, "tokens": 100}, cost_usd=7.99, tokens=80)
     [of_tokens] = notices.new()
     assert of_tokens.text == "80% of the budget is used, 80 of 100 tokens"
@@ -271,11 +274,11 @@ def test_most_of_a_budget_is_told_once_for_each_limit() -> None:
     ],
 )
 def test_many_errors_are_told(limit: float | None, errors: int, slots: int, is_told: bool) -> None:
-    """More than a fifth of at least ten slots, or more than the limit of the run."""
+    """The limit is a fifth of at least ten slots, or the run's own limit."""
     rate = ErrorRate(limit)
     rate.count(SlotStatus.INFRA_ERROR, errors)
     rate.count(SlotStatus.COMPLETED, slots - errors)
     notices = RunNotices(3, Budget({}, {}, lambda _: None), rate).new()
-    assert [each.event for each in notices] == [NoticeEvent.ERRORS_HIGH] * is_told
+    assert [notice.event for notice in notices] == [NoticeEvent.ERRORS_HIGH] * is_told
     if is_told:
         assert f"{errors} of {slots} trials saved since this start" in notices[0].text

@@ -1,6 +1,6 @@
-"""Large files between coordinator and hosts through an object store, and what goes wrong there.
+"""Large files between coordinator and hosts through an object store, and its failures.
 
-Coordinator and host are those of a cluster; in place of Dask, one hands requests to the other.
+Coordinator and host are real; a direct transport replaces Dask.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def pieces(content: bytes) -> Iterator[bytes]:
 
 
 def test_an_object_comes_back_as_it_was_put(place: StorePlace, tmp_path: Path) -> None:
-    """What is fetched has the digest of what was put, or is refused and leaves no file."""
+    """A fetched object has the stored digest, or is refused and leaves no file."""
     store = ObjectStore(place.below("run"))
     sha256, size = store.put("name", pieces(LARGE))
     assert (sha256, size) == (sha256_hex(LARGE), len(LARGE))
@@ -97,7 +97,7 @@ def test_an_object_comes_back_as_it_was_put(place: StorePlace, tmp_path: Path) -
 
 
 def test_preflight_uses_the_store_and_leaves_nothing(place: StorePlace, tmp_path: Path) -> None:
-    """A store that works passes, and one that does not is named with the reason."""
+    """A working store passes, and a broken one is named with the reason."""
     try_object_store(place)
     assert objects(place) == []
     (tmp_path / "a-file").touch()
@@ -106,7 +106,7 @@ def test_preflight_uses_the_store_and_leaves_nothing(place: StorePlace, tmp_path
 
 
 def test_only_the_objects_of_a_run_are_deleted_with_it(place: StorePlace) -> None:
-    """Those of other runs stay, and deleting what is not there is no error."""
+    """Only the run's objects are deleted, and missing ones are no error."""
     for run in ("one", "two"):
         ObjectStore(place.below(run, "1")).put("name", pieces(b"content"))
     ObjectStore(place.below("one")).delete_all()
@@ -115,7 +115,7 @@ def test_only_the_objects_of_a_run_are_deleted_with_it(place: StorePlace) -> Non
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(place: StorePlace) -> None:
-    """An error of what is read is raised as it is, and half an object is deleted."""
+    """An error of the source is raised unchanged, and the partial object is deleted."""
 
     def broken() -> Iterator[bytes]:
         yield LARGE
@@ -146,7 +146,7 @@ def hanging() -> Iterator[StorePlace]:
 
 
 def test_a_store_that_hangs_holds_nobody(hanging: StorePlace) -> None:
-    """A call ends with its time-out, and at once when the store is closed."""
+    """A call ends with its time-out, or at once when the store is closed."""
     with pytest.raises(StoreUnusable, match="did not answer"):
         ObjectStore(hanging, timeout_s=0.1).put("name", pieces(b"content"))
     store = ObjectStore(hanging, timeout_s=3600)
@@ -157,7 +157,7 @@ def test_a_store_that_hangs_holds_nobody(hanging: StorePlace) -> None:
 
 @dataclass
 class InProcess:
-    """A transport to one host in this process, which may do something to the store in between."""
+    """A transport to one host in this process, with a hook that may change the store."""
 
     service: HostService
     before: Callable[[Any], None] = lambda request: None
@@ -182,12 +182,12 @@ class InProcess:
 
 
 class Cluster:
-    """A coordinator and a host. Each `Coordinator` of it is as after a restart."""
+    """A coordinator and a host. Each `Coordinator` acts like one after a restart."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         identity = HostIdentity("0" * 32, "host", "engine")
         service = HostService(folder / "host", identity, HostSettings(2))
-        service._engine_read = float("inf")  # There is no engine to be asked.
+        service._engine_read = float("inf")  # There is no engine.
         self.host = stack.enter_context(service.serving())
         self.transport = InProcess(service)
         self.store = ArtifactStore(folder / "artifacts")
@@ -210,32 +210,34 @@ class Cluster:
         return Coordinator(self, connection, relay)
 
     def finished_attempt(self) -> ResultMessage:
-        """What the host reports of an attempt with a large artifact and a large file of events."""
-        own = ArtifactStore(self.host.folder / "runs" / LEDGER[:12] / RUN / "stores" / "000003-1")
-        own.put_bytes(LARGE)
-        name = event_file_for(self.spec).name
-        events = EventFile(own.staged_events, name, 1, sha256_hex(OTHER))
+        """Return the host's report of an attempt with a large artifact and a large events file."""
+        store_of_run = ArtifactStore(
+            self.host.folder / "runs" / LEDGER[:12] / RUN / "stores" / "000003-1"
+        )
+        store_of_run.put_bytes(LARGE)
+        name = event_file_for(self.spec.container).name
+        events = EventFile(name, 1, sha256_hex(OTHER), store_of_run.staged_events)
         events.path.parent.mkdir(parents=True, exist_ok=True)
         events.path.write_bytes(OTHER)
         result = AttemptResult(
-            ids=self.spec.ids,
+            ids=self.spec.evidence.ids,
             schedule_idx=self.spec.slot.schedule_idx,
-            slot_commit_id=self.spec.slot_commit_id,
+            slot_commit_id=self.spec.evidence.slot_commit_id,
             attempt=self.spec.attempt,
             status=SlotStatus.COMPLETED,
             started_at="2026-01-01T00:00:00.000Z",
             ended_at="2026-01-01T00:00:01.000Z",
             duration_ms=1000,
-            container=self.spec.container_name,
-            image_ref=self.spec.image_ref,
-            image_id=self.spec.image_id,
+            container=self.spec.container.name,
+            image_ref=self.spec.container.image_ref,
+            image_id=self.spec.container.image_id,
             artifacts=(Artifact(sha256_hex(LARGE), len(LARGE), None),),
             events=events,
         )
         return ResultMessage(KEY, dump_bytes(result.as_json()), {}, len(OTHER))
 
     def check_received(self, result: AttemptResult) -> None:
-        """The result's files are here, and what the object store had of them is gone."""
+        """Check that the result's files are here, and that the store has none of its objects."""
         (artifact,) = result.artifacts
         assert self.store.path(artifact.sha256).read_bytes() == LARGE
         assert isinstance(result.events, EventFile)
@@ -256,12 +258,14 @@ class Coordinator:
         run = RunKey(LEDGER, RUN)
         results = ResultTransfer(self.connection, self.cluster.store, run, self.relay)
         spec = self.cluster.spec
-        received: AttemptResult = self._run(results.receive(self.cluster.link, message, spec))
+        received: AttemptResult = self._run(
+            results.receive(self.cluster.link, message, spec.evidence)
+        )
         results.close()
         return received
 
     def supply(self, *digests: str) -> dict[str, int]:
-        """Bring artifacts to the host. Return what was sent in pieces."""
+        """Bring artifacts to the host, and return which were sent in pieces."""
         inputs = InputSupply(self.connection, self.cluster.store, self.relay)
         self._run(inputs.provide(self.cluster.link, frozenset(digests), {}))
         inputs.close()
@@ -281,7 +285,7 @@ def host_has(cluster: Cluster, digest: str) -> bytes:
 def test_large_files_go_through_the_store_in_both_directions(
     place: StorePlace, cluster: Cluster
 ) -> None:
-    """Inputs are put once for all hosts, results go when they are here, small files in messages."""
+    """Inputs are stored once for all hosts, results until they arrive; small files are sent."""
     coordinator = cluster.coordinator(place)
     large, small = cluster.store.put_bytes(OTHER), cluster.store.put_bytes(b"small")
     assert coordinator.supply(large, small) == {cluster.link.name: len(b"small")}
@@ -298,7 +302,7 @@ def test_large_files_go_through_the_store_in_both_directions(
 def test_a_damaged_object_is_refused_and_its_file_goes_in_pieces(
     place: StorePlace, cluster: Cluster
 ) -> None:
-    """Neither side accepts other bytes than those of the digest, and nothing is lost by it."""
+    """Both sides refuse bytes of another digest, and the file arrives in pieces."""
 
     def damage(request: Any) -> None:
         if isinstance(request, damaged_after):
@@ -322,16 +326,16 @@ def test_a_damaged_object_is_refused_and_its_file_goes_in_pieces(
 def test_a_store_that_cannot_be_reached_costs_one_warning(
     reachable: str, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Whichever side cannot use it, every file goes in pieces, and it is not tried each time."""
+    """If either side cannot use the store, all files go in pieces, without new tries."""
     (tmp_path / "a-file").touch()
     nowhere = StorePlace(f"file://{tmp_path}/a-file")
     place = nowhere if reachable == "by none" else StorePlace(f"file://{tmp_path}/bucket")
 
     coordinator = cluster.coordinator(place)
     if reachable == "by the coordinator":
-        transfers = cluster.host._transfers
-        carry_out = transfers._carry_out
-        transfers._carry_out = lambda request, transfer: carry_out(  # type: ignore[method-assign]
+        transfers = cluster.host.transfers
+        carry_out = transfers.carry_out
+        transfers.carry_out = lambda request, transfer: carry_out(  # type: ignore[method-assign]
             replace(request, place=nowhere), transfer
         )
     elif reachable == "by the host":
@@ -352,7 +356,7 @@ def test_a_store_that_cannot_be_reached_costs_one_warning(
 def test_what_a_killed_coordinator_left_in_the_store_is_cleaned_up(
     place: StorePlace, cluster: Cluster
 ) -> None:
-    """A result that was put and not fetched is delivered again, and its objects do not stay."""
+    """A result that was stored and not fetched is delivered again, and its objects are deleted."""
 
     class Killed(BaseException):
         pass
@@ -376,6 +380,6 @@ def test_what_a_killed_coordinator_left_in_the_store_is_cleaned_up(
 
 
 def test_an_address_that_nothing_here_can_open_is_refused_before_the_run(cluster: Cluster) -> None:
-    """A store whose package of fsspec is not installed, or is unknown, is a mistake of the user."""
+    """A store whose fsspec package is missing or unknown is a mistake of the user."""
     with pytest.raises(InvalidInput, match="nonsense"):
         cluster.coordinator(StorePlace("nonsense://bucket"))

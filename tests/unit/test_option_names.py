@@ -1,4 +1,4 @@
-"""Messages name parameters to users of the library, and options to users of the command line."""
+"""Messages name parameters to library users, and options to command-line users."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ SOURCES = [
 
 
 def test_a_problem_names_the_parameter_or_the_option(tmp_path: Path) -> None:
-    """The library names `tasks` and `env`; the command line names --task and --env."""
+    """The library names `tasks` and `env`, and the command line names --task and --env."""
     labledger.create_experiment(tmp_path / "demo")
     with pytest.raises(InvalidInput) as refused:
-        labledger.plan_run(tmp_path / "demo", labledger.RunOptions(tasks=("zzz*",)))
+        labledger.plan_run(
+            tmp_path / "demo",
+            labledger.RunOptions(selection=labledger.TrialSelection(tasks=("zzz*",))),
+        )
     [problem] = refused.value.problems
     assert isinstance(problem.where, Parameter)
     assert problem.where == "tasks"
@@ -54,12 +57,12 @@ def test_a_problem_names_the_parameter_or_the_option(tmp_path: Path) -> None:
     ],
 )
 def test_arguments_in_sentences_become_options(library: str, typed: str) -> None:
-    """What the library writes as an argument is what a person types."""
+    """An argument in a library message becomes the option that a person types."""
     assert with_options(library) == typed
 
 
 def test_every_parameter_that_is_named_has_an_option() -> None:
-    """Each parameter in a message of the library is an option or an argument of some command."""
+    """Each parameter in a library message is an option or argument of some command."""
     known = set()
     for command in commands(program()):
         for param in command.params:
@@ -72,12 +75,12 @@ def test_every_parameter_that_is_named_has_an_option() -> None:
             assert option_name(name) in known, f"{path}: {name}"
 
 
-NOT_TYPED = {"seed", "engine"}
+NOT_TYPED = {"engine"}
 """Parameters that only the library has."""
 
 
 def test_the_library_names_no_option_as_a_place() -> None:
-    """No problem of the library is placed at an option: that is the command line's word."""
+    """No problem of the library is located at an option."""
     for path in SOURCES:
         assert not re.search(r'Problem\(\s*f?"--', path.read_text("utf-8")), path
 
@@ -95,7 +98,7 @@ KEEP_OPTIONS = {
 
 
 def test_below_the_library_messages_name_parameters() -> None:
-    """No text for people has a bare `--option`: only a whole command to type may have options."""
+    """Library texts contain no bare `--option`, only whole commands to type."""
     above = ("cli", "view", "api")
     naming = set()
     for path in SOURCES:
@@ -109,7 +112,7 @@ def test_below_the_library_messages_name_parameters() -> None:
 
 
 def sentences(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each string of several words that is no docstring."""
+    """Yield line and text of each string of several words that is not a docstring."""
     nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
     skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -127,10 +130,10 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
 
 def commands(group: typer.main.TyperCommand) -> list[typer.main.TyperCommand]:
     below = getattr(group, "commands", {}).values()
-    return [group, *(each for command in below for each in commands(command))]
+    return [group, *(words for command in below for words in commands(command))]
 
 
 def test_a_problem_is_a_plain_value() -> None:
-    """A parameter is text, and a problem with one is equal to itself after a copy."""
+    """A parameter is text, and a copied problem equals the original."""
     assert Problem(Parameter("tasks"), "x") == Problem("tasks", "x")
     assert str(Problem(Parameter("tasks"), "x", hint="y")) == "tasks: x (y)"

@@ -1,4 +1,4 @@
-"""Spans of what agents did: in a file of OTLP JSON, and sent to a receiver over HTTP."""
+"""Spans of agents' steps: in a file of OTLP JSON, and sent to a receiver over HTTP."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import sample_ledgers as kit
 from commands import run_forked
 from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from test_agent_logs import LOGS, read
-from test_stored_trajectories import STEPS, with_steps
+from sample_trajectories import LOGS, STEPS, read, with_steps
 
-from labledger import LabLedgerError, open_ledger
+from labledger import open_ledger
+from labledger.errors import LabLedgerError
 from labledger.records.model_calls import ModelCall, Usage
 from labledger.trajectories.atif import Step
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def exported(path: Path) -> list[dict[str, Any]]:
-    """All spans of run-1 as they are in a file, with their attributes as a mapping."""
+    """Return all exported spans of run-1, with their attributes as a mapping."""
     with open_ledger(path) as ledger:
         [file] = ledger.export("run-1", "spans", path.parent / "spans.jsonl")
     spans = []
@@ -47,7 +47,8 @@ def exported(path: Path) -> list[dict[str, Any]]:
                 spans += scope["spans"]
     for span in spans:
         span["attributes"] = {
-            each["key"]: next(iter(each["value"].values())) for each in span["attributes"]
+            attribute["key"]: next(iter(attribute["value"].values()))
+            for attribute in span["attributes"]
         }
     return spans
 
@@ -68,7 +69,7 @@ KNOWN = kit.model_call(usage=Usage(600, output=40))
 def test_totals_of_the_agent(
     tmp_path: Path, calls: tuple[ModelCall, ...], totals: list[str | None]
 ) -> None:
-    """The agent's span has what the gateway counted; what is unknown in part is absent."""
+    """The agent's span has the gateway's counts, without partly unknown ones."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1, prices=kit.PRICES)
@@ -79,7 +80,7 @@ def test_totals_of_the_agent(
 
 
 def test_a_step_of_unknown_usage_makes_the_sums_unknown(tmp_path: Path) -> None:
-    """Without a gateway the sums of the steps are absent where one step does not say its own."""
+    """Without a gateway, the sums of steps are absent if one step has unknown usage."""
     path = kit.make_ledger(tmp_path)
     unknown = Step(source="agent", message="And more.")
     with kit.open_writer(path) as writer:
@@ -90,7 +91,7 @@ def test_a_step_of_unknown_usage_makes_the_sums_unknown(tmp_path: Path) -> None:
 
 
 def test_spans_of_a_trial(path: Path) -> None:
-    """A trial is a trace: the agent's span holds one for its answer and one for its call."""
+    """A trial is a trace whose agent span holds a span for its answer and one for its call."""
     chat, tool, agent = exported(path)
     assert [span["name"] for span in (chat, tool, agent)] == [
         *("chat unknown", "execute_tool bash", "invoke_agent probe"),
@@ -116,18 +117,18 @@ def test_spans_of_a_trial(path: Path) -> None:
 
 
 def test_same_spans_again(path: Path) -> None:
-    """An export has the same ids each time, so that a receiver sees the same trace."""
+    """Each export has the same ids, so a receiver sees the same trace."""
     assert exported(path) == exported(path)
 
 
 def test_times(tmp_path: Path) -> None:
-    """Spans lie in the agent's, and each ends after it begins, whatever times an agent claims."""
+    """Spans are inside the agent's span and end after they begin, whatever times it claims."""
     path = kit.make_ledger(tmp_path)
     odd = ["0001-01-01", "9999-12-31T23:59:59Z", "2026-99-99", "1969-12-31T00:00:00Z", None]
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1 + len(LOGS))
-        said = [Step(source="agent", message="x", timestamp=moment) for moment in odd]
-        writer.commit_result(lease, with_steps(0, said))
+        steps = [Step(source="agent", message="x", timestamp=moment) for moment in odd]
+        writer.commit_result(lease, with_steps(0, steps))
         for idx, name in enumerate(LOGS, 1):
             writer.commit_result(lease, with_steps(idx, read(name, LOGS[name].read_bytes())[0]))
     spans = exported(path)
@@ -148,50 +149,50 @@ class Receiver:
 
 @contextmanager
 def receiver(status: int = 200) -> Iterator[Receiver]:
-    found = Receiver(status)
+    new_receiver = Receiver(status)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers["Content-Encoding"] == "gzip":
                 content = gzip.decompress(content)
-            found.headers.append(dict(self.headers))
-            found.requests.append(ExportTraceServiceRequest.FromString(content))
-            self.send_response(found.status)
+            new_receiver.headers.append(dict(self.headers))
+            new_receiver.requests.append(ExportTraceServiceRequest.FromString(content))
+            self.send_response(new_receiver.status)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+        new_receiver.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield found
+            yield new_receiver
         finally:
             server.shutdown()
             thread.join()
 
 
 def test_sent(path: Path) -> None:
-    """A receiver gets the spans that the file has."""
-    with receiver() as found:
+    """A receiver gets the spans of the file."""
+    with receiver() as server:
         shown = run_forked(
-            *("export", "run-1", "--what", "spans", "--send", found.url), folder=path.parent.parent
+            *("export", "run-1", "--what", "spans", "--send", server.url), folder=path.parent.parent
         )
     assert (shown.returncode, shown.stderr.strip() or shown.stdout.strip()) == (
         0,
-        f"sent 3 spans to {found.url}",
+        f"sent 3 spans to {server.url}",
     )
-    [request] = found.requests
+    [request] = server.requests
     [line] = (path.parent / "spans.jsonl").read_text().splitlines() if exported(path) else []
     in_file = Parse(_with_base64_ids(line), ExportTraceServiceRequest())
     assert request == in_file
 
 
 def _with_base64_ids(line: str) -> str:
-    """OTLP JSON as Protobuf's own JSON, whose ids are in Base64."""
+    """Return OTLP JSON as Protobuf's own JSON, with ids in Base64."""
     import base64
 
     document = json.loads(line)
@@ -202,7 +203,7 @@ def _with_base64_ids(line: str) -> str:
 
 
 def test_settings_of_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OpenTelemetry's own variables are followed, and many spans go in several requests."""
+    """OpenTelemetry's variables are respected, and many spans go in several requests."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 40)
@@ -210,31 +211,33 @@ def test_settings_of_opentelemetry(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             writer.commit_result(lease, with_steps(idx, STEPS))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20demo")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
-    with receiver() as found, open_ledger(path) as ledger:
-        assert ledger.send_spans("run-1", found.url) == 120
-    assert [_span_count(request) for request in found.requests] == [100, 20]
-    for headers in found.headers:
+    with receiver() as server, open_ledger(path) as ledger:
+        assert ledger.send_spans("run-1", server.url) == 120
+    assert [_span_count(request) for request in server.requests] == [100, 20]
+    for headers in server.headers:
         sent = {name.lower(): value for name, value in headers.items()}
         assert (sent["authorization"], sent["content-encoding"]) == ("Bearer demo", "gzip")
         assert sent["content-type"] == "application/x-protobuf"
 
 
 def _span_count(request: ExportTraceServiceRequest) -> int:
-    return sum(len(scope.spans) for each in request.resource_spans for scope in each.scope_spans)
+    return sum(
+        len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans
+    )
 
 
 def test_refused(path: Path) -> None:
-    """A receiver that refuses is an error that names it."""
+    """A refusal is an error that names the receiver."""
     with (
-        receiver(400) as found,
+        receiver(400) as server,
         open_ledger(path) as ledger,
         pytest.raises(LabLedgerError, match="did not accept"),
     ):
-        ledger.send_spans("run-1", found.url)
+        ledger.send_spans("run-1", server.url)
 
 
 def test_wrong_words(path: Path) -> None:
-    """`--send` is for spans alone."""
+    """`--send` is for spans only."""
     shown = run_forked("export", "run-1", "--send", "http://x", folder=path.parent.parent)
     assert shown.returncode == 2
     assert "--what spans" in shown.stderr

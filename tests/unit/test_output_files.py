@@ -1,4 +1,4 @@
-"""Outputs at paths of the user: files are replaced, devices and pipes are written to."""
+"""Outputs at the user's paths: files are replaced, devices and pipes are written to."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def lab(tmp_path: Path, path: Path) -> Path:
 
 @pytest.fixture
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that no lab is above."""
+    """A folder outside of any lab."""
     return tmp_path_factory.mktemp("outside")
 
 
 def make_device(folder: Path, name: str) -> Path:
-    """Return a device of the test's own, which a wrong program may replace as root.
+    """Return a device for one test, which a wrong program may replace as root.
 
-    Other users cannot replace those of the machine, and cannot make any.
+    Other users can neither replace the machine's devices nor make any.
     """
     if os.geteuid() != 0:
         return Path("/dev", name)
@@ -66,7 +66,7 @@ def write(path: str | Path, content: bytes = b"new") -> None:
 
 
 def read_fifo(path: Path, act: Callable[[], object]) -> bytes:
-    """Return what is read from a FIFO while `act` writes to it."""
+    """Return the bytes read from a FIFO while `act` writes to it."""
     os.mkfifo(path)
     with ThreadPoolExecutor(1) as pool:
         content = pool.submit(path.read_bytes)
@@ -78,11 +78,11 @@ def read_fifo(path: Path, act: Callable[[], object]) -> bytes:
 def test_each_command_writes_to_devices_pipes_and_links(
     lab: Path, outside: Path, name: str
 ) -> None:
-    """A device and a FIFO stay what they are, and a link leads to the file that is replaced."""
+    """A device and a FIFO stay, and a link's target is replaced."""
 
     def run(out: object) -> None:
-        said = run_forked(*WORDS[name], out, "--lab-dir", lab, folder=outside)
-        assert said.returncode == 0, said.stderr
+        done = run_forked(*WORDS[name], out, "--lab-dir", lab, folder=outside)
+        assert done.returncode == 0, done.stderr
 
     file = outside / "file"
     run(file)
@@ -109,14 +109,14 @@ def test_each_command_writes_to_devices_pipes_and_links(
     for content in (from_fifo, target.read_bytes()):
         assert len(content) == len(expected)
         assert "parquet" in name or name == "report" or content == expected
-    assert {each.name for each in outside.iterdir()} - {"null"} == {
+    assert {entry.name for entry in outside.iterdir()} - {"null"} == {
         *("fifo", "file", "link", "target", "to-null")
     }
 
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_the_own_descriptors_are_written_to(lab: Path, outside: Path, name: str) -> None:
-    """Stdout as a path gets the output, as a pipe and as a file that others write to as well."""
+    """Stdout as a path gets the output, both as a pipe and as a shared file."""
     words = command_line(*WORDS["query"], name, "--lab-dir", lab)
     piped = subprocess.run(words, env=command_env(), stdout=subprocess.PIPE, check=True)
     assert piped.stdout == b"run_id\nrun-1\n"
@@ -133,10 +133,10 @@ def test_the_own_descriptors_are_written_to(lab: Path, outside: Path, name: str)
 
 
 def test_a_reader_that_ends_early_ends_the_command_well(lab: Path) -> None:
-    """`-o >(head -c 1)` ends as `… | head -c 1` does: with status 0 and without a message."""
+    """`-o >(head -c 1)` ends like `… | head -c 1`: with status 0 and without a message."""
     reading, writing = os.pipe()
     os.close(reading)
-    said = subprocess.run(
+    done = subprocess.run(
         command_line(*WORDS["report"], f"/dev/fd/{writing}", "--lab-dir", lab),
         env=command_env(),
         pass_fds=[writing],
@@ -145,11 +145,11 @@ def test_a_reader_that_ends_early_ends_the_command_well(lab: Path) -> None:
         check=False,
     )
     os.close(writing)
-    assert (said.returncode, "Broken pipe" in said.stderr) == (0, False)
+    assert (done.returncode, "Broken pipe" in done.stderr) == (0, False)
 
 
 def test_what_containers_wrote_is_escaped_on_a_terminal(outside: Path) -> None:
-    """A terminal that is named as a file gets no control characters, as on stdout."""
+    """A terminal that is named as a file gets no control characters, like stdout."""
     controller, terminal = pty.openpty()
     with open_output(os.ttyname(terminal)) as handle:
         assert not handle.isatty()
@@ -160,10 +160,10 @@ def test_what_containers_wrote_is_escaped_on_a_terminal(outside: Path) -> None:
 
 
 def test_a_descriptor_of_labledger_itself_is_no_output(outside: Path) -> None:
-    """A number that is a file of the ledger by now, and was given by no other process, is safe."""
-    with (outside / "own").open("wb") as own:
+    """A descriptor number that labledger itself uses for the ledger is not written to."""
+    with (outside / "own").open("wb") as file:
         with pytest.raises(LabLedgerError, match="was not given to labledger"):
-            write(f"/dev/fd/{own.fileno()}")
+            write(f"/dev/fd/{file.fileno()}")
         with pytest.raises(LabLedgerError, match="Bad file descriptor"):
             write("/proc/self/fd/9999")
     assert (outside / "own").read_bytes() == b""
@@ -188,7 +188,7 @@ def test_a_dangling_link_creates_its_target(outside: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "socket"])
 def test_folders_and_sockets_are_an_error(outside: Path, kind: str) -> None:
-    """They are named, also through a link, and stay."""
+    """Folders and sockets, also behind a link, are named and stay."""
     place = outside / "place"
     if kind == "folder":
         place.mkdir()
@@ -202,18 +202,18 @@ def test_folders_and_sockets_are_an_error(outside: Path, kind: str) -> None:
             write(path)
     if listening is not None:
         listening.close()
-    assert sorted(each.name for each in outside.iterdir()) == ["link", "place"]
+    assert sorted(entry.name for entry in outside.iterdir()) == ["link", "place"]
 
 
 def test_the_old_content_stays_if_writing_fails(outside: Path) -> None:
-    """A link's target stays whole and nothing is left beside it; a full device is an error."""
+    """A failed write keeps a link's target and leaves no other file; a full device is an error."""
     target, link = outside / "target", outside / "link"
     target.write_text("old")
     link.symlink_to(target)
     with pytest.raises(TypeError, match="bytes-like"), replace_output(link) as handle:
         handle.writelines([b"half", "text"])  # type: ignore[list-item]
     assert target.read_text() == "old"
-    assert sorted(each.name for each in outside.iterdir()) == ["link", "target"]
+    assert sorted(entry.name for entry in outside.iterdir()) == ["link", "target"]
     full = make_device(outside, "full")
     with pytest.raises(LabLedgerError, match=r"could not write .*/full: No space left"):
         write(full)
@@ -221,7 +221,7 @@ def test_the_old_content_stays_if_writing_fails(outside: Path) -> None:
 
 
 def test_modes_and_owners_are_kept(outside: Path) -> None:
-    """A file that root replaces stays another user's, and keeps what it may do."""
+    """A file that root replaces keeps its owner and its mode."""
     file = outside / "file"
     file.write_text("old")
     file.chmod(0o604)
@@ -236,7 +236,7 @@ def test_modes_and_owners_are_kept(outside: Path) -> None:
 
 
 def test_no_output_replaces_a_ledger(lab: Path, outside: Path) -> None:
-    """Neither its name nor a link to it is taken for a file to write."""
+    """Neither a ledger's name nor a link to it is accepted as an output."""
     (outside / "link").symlink_to(lab / "ledger.sqlite")
     for path in (lab / "ledger.sqlite", outside / "link", lab / "ledger.sqlite-wal"):
         with pytest.raises(LabLedgerError, match="is a file of the ledger"):
@@ -247,7 +247,7 @@ def test_no_output_replaces_a_ledger(lab: Path, outside: Path) -> None:
 
 @pytest.mark.parametrize("out", ["stream", "device", "file"])
 def test_formats_that_seek_are_written_anywhere(outside: Path, out: str) -> None:
-    """What is yielded has positions, whatever it is written to at the end."""
+    """The yielded file supports seeking, whatever it is written to at the end."""
     stream = BytesIO()
     device = make_device(outside, "null")
     place = {"stream": stream, "device": device, "file": outside / "file"}[out]
@@ -263,7 +263,7 @@ def test_formats_that_seek_are_written_anywhere(outside: Path, out: str) -> None
 
 
 def test_unfinished_parts_lie_on_the_disk_of_the_file(outside: Path) -> None:
-    """Beside the file that a link leads to; beside no device."""
+    """Unfinished parts are beside a link's target, and never beside a device."""
     (outside / "folder").mkdir()
     (outside / "link").symlink_to("folder/file")
     assert scratch_folder_of(outside / "link") == (outside / "folder").resolve()

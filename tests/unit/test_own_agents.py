@@ -1,4 +1,4 @@
-"""Agents in a folder of an experiment: read, frozen, asked for, and refused."""
+"""Agents in a folder of an experiment: read, frozen, permitted, and refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from labledger.execution.run_events import ignore_events
 from labledger.experiment.experiment_differences import differences
 from labledger.experiment.plan import ExperimentPlan
 from labledger.files import permissions
-from labledger.runner.run_options import RunOptions
+from labledger.runner.run_options import ImageOptions, RunOptions, SourceOptions, TrialSelection
 
 PACKAGES = """
 python = ["3.11", "3.14"]
@@ -46,10 +46,10 @@ folder = "tools"
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """An experiment whose agent is in the folder `mine` beside it."""
-    made = Folder(tmp_path)
+    folder = Folder(tmp_path)
     write_agent(tmp_path / "mine")
-    made.data["runtime"]["agent"] = {"profile": "./mine", "model": "gpt-5"}
-    return made
+    folder.data["runtime"]["agent"] = {"profile": "./mine", "model": "gpt-5"}
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +59,10 @@ def _own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_files_of_the_folder_are_files_of_the_experiment(folder: Folder) -> None:
-    """The plan has the digest of the whole folder and needs no permission. A changed program, mode
-    or name is a difference; moving the folder with its experiment is not."""
+    """The plan has the digest of the whole folder and needs no permission.
+
+    A changed program, mode or name is a difference. Moving the folder with its experiment is not.
+    """
     before = folder.resolve()
     agent = before.plan.variants[0].profile
     assert agent is not None
@@ -81,8 +83,8 @@ def test_the_files_of_the_folder_are_files_of_the_experiment(folder: Folder) -> 
     ]
     for change in changes:
         change()
-        found = differences(before.document, digests, folder.resolve())
-        assert found == [
+        differing = differences(before.document, digests, folder.resolve())
+        assert differing == [
             f"a file in the folder of the agent 'mine' changed (variant {name!r})"
             for name in ("reference", "empty")
         ]
@@ -138,7 +140,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_folder_is_refused_with_its_place(folder: Folder, case: str) -> None:
-    """All problems of a folder are named before anything is installed."""
+    """All problems of a folder are named before any installation."""
     change, message = BAD[case]
     change(folder.path / "mine")
     with pytest.raises(InvalidInput) as refused:
@@ -160,8 +162,10 @@ def test_a_folder_outside_of_the_project_needs_a_permission(
 
 
 def test_packages_need_a_permission(folder: Folder) -> None:
-    """Packages that a folder needs from elsewhere are named exactly, and are not installed before
-    the user has allowed them. Another package needs another permission."""
+    """Packages from elsewhere are named exactly, and installed only once the user allows them.
+
+    Another package needs another permission.
+    """
     write_agent(folder.path / "mine", install=PACKAGES)
     plan = folder.resolve().plan
     [needed] = plan.agent_permissions
@@ -180,7 +184,7 @@ def test_packages_need_a_permission(folder: Folder) -> None:
 
 
 def test_two_agents_of_one_name_are_refused(folder: Folder) -> None:
-    """Two folders with one name and version would be mixed up in a run."""
+    """Two folders with one name and version are refused, since a run could not separate them."""
     write_agent(folder.path / "more/mine", program="#!/bin/sh\n")
     folder.data["variant_plan"][0]["runtime"] = {
         "agent": {"profile": "./more/mine", "model": "gpt-5"}
@@ -196,7 +200,11 @@ def test_a_benchmark_gets_the_agent_of_a_folder(
     write_agent(tmp_path / "mine")
     location = f"humaneval:{write_lines(tmp_path / 'HumanEval.jsonl', HUMANEVAL)}"
     monkeypatch.chdir(tmp_path)
-    options = RunOptions(agents=("./mine:model=gpt-5",), image="busybox", limit=1)
+    options = RunOptions(
+        source=SourceOptions(agents=("./mine:model=gpt-5",)),
+        images=ImageOptions(image="busybox"),
+        selection=TrialSelection(limit=1),
+    )
     planned = labledger.plan_run(location, options)
     assert planned.variants == ("mine",)
     profile = planned.resolved["variants"][0]["profile"]
@@ -207,8 +215,10 @@ def test_a_benchmark_gets_the_agent_of_a_folder(
 
 
 def test_a_folder_that_changed_is_not_installed(tmp_path: Path) -> None:
-    """Files that changed after the experiment was read, or are gone, are not installed; what is
-    installed already is found by its digest."""
+    """Files that changed or vanished after the experiment was read are not installed.
+
+    An installed entry is still found by its digest.
+    """
     folder = write_agent(tmp_path / "mine")
     profile, cache = read_folder(folder), tmp_path / "cache"
     [agent] = install([AgentTarget(profile, "1.0")], cache)
@@ -280,7 +290,7 @@ class _GitHandler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
-    """A repository on loopback by TLS: its address, and the commit before its newest."""
+    """A repository on loopback with TLS: its address, and the commit before its newest."""
     work = tmp_path / "served/work"
     work.mkdir(parents=True)
     marks = tmp_path / "acted"
@@ -323,8 +333,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
 
 
 def test_a_repository_is_fetched_at_its_commit(repository: tuple[str, str], tmp_path: Path) -> None:
-    """The commit's files are fetched without its history. No filter and no helper of the user's
-    settings runs, and an unknown commit is an error in plain words."""
+    """The commit's files are fetched without its history, and an unknown commit is a plain error.
+
+    No filter and no helper from the user's settings runs.
+    """
     url, commit = repository
     source = GitSource(url, commit, "tools")
     profile = read_folder(write_agent(tmp_path / "mine"))

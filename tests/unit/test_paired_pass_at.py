@@ -1,4 +1,4 @@
-"""Differences of pass@k and pass^k: against those of pass rates, brute force and simulation."""
+"""Differences of pass@k and pass^k against pass rates, brute force and simulation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Rates = np.ndarray
 
 
 def draw(chance: np.random.Generator, rates: Rates, replications: int) -> list[list[float]]:
-    """Each task's trials, by its pass probability."""
+    """Draw each task's trials with its pass probability."""
     drawn = chance.random((len(rates), replications)) < rates[:, None]
     return drawn.astype(float).tolist()
 
 
 @pytest.mark.parametrize("clusters", [None, list("aabbcddd")])
 def test_pass_at_1_is_the_pass_rate(clusters: Sequence[str] | None) -> None:
-    """With k = 1 difference and interval are those of the pass rates, for both estimands."""
+    """With k = 1, difference and interval equal those for pass rates, for both estimands."""
     chance = np.random.default_rng(5)
     a, b = (draw(chance, np.full(8, rate), 3) for rate in (0.4, 0.7))
     one = pass_rates.pass_at_difference(a, b, 1, 0.95, clusters)
@@ -39,17 +39,17 @@ def test_pass_at_1_is_the_pass_rate(clusters: Sequence[str] | None) -> None:
 
 
 def test_the_estimates_are_the_means_over_all_groups_of_k_trials() -> None:
-    """A difference is that of all groups of k trials of a task; tasks with fewer are left out."""
+    """The difference averages over all groups of k trials of a task; smaller tasks are left out."""
     chance = np.random.default_rng(6)
     a, b = (draw(chance, np.full(6, rate), 4) for rate in (0.3, 0.6))
-    found = pass_rates.pass_at_difference([*a, [1.0]], [*b, [1.0] * 4], 3, 0.95)
+    difference = pass_rates.pass_at_difference([*a, [1.0]], [*b, [1.0] * 4], 3, 0.95)
 
     def mean_over_groups(side: Sequence[Sequence[float]], combine: type[max] | type[min]) -> float:
         groups = [[combine(g) for g in itertools.combinations(task, 3)] for task in side]
         return float(np.mean(groups))
 
-    assert found.tasks == 6
-    for estimate, combine in ((found.any, max), (found.all, min)):
+    assert difference.tasks == 6
+    for estimate, combine in ((difference.any, max), (difference.all, min)):
         assert estimate is not None
         expected = mean_over_groups(b, combine) - mean_over_groups(a, combine)
         assert estimate.value == pytest.approx(expected)
@@ -58,12 +58,12 @@ def test_the_estimates_are_the_means_over_all_groups_of_k_trials() -> None:
 
 @pytest.mark.parametrize(("n", "passed", "k"), [(5, 2, 2), (6, 5, 3), (4, 4, 2), (7, 1, 6)])
 def test_the_variance_within_a_task_is_the_jackknifes(n: int, passed: int, k: int) -> None:
-    """It equals (n − 1)/n times the squared deviations of the estimates without one trial."""
+    """The variance equals (n − 1)/n times the squared deviations of the leave-one-out estimates."""
     trials = [1.0] * passed + [0.0] * (n - passed)
     for of_task in (pass_rates.any_of, pass_rates.all_of):
         left = [of_task(n - 1, round(passed - trial), k) for trial in trials]
         expected = (n - 1) / n * math.fsum((x - np.mean(left)) ** 2 for x in left)
-        variance = pass_rates._jackknife(n, passed, k, of_task)
+        variance = pass_rates.jackknife(n, passed, k, of_task)
         assert variance == pytest.approx(expected, abs=1e-15)
 
 
@@ -72,7 +72,7 @@ def test_the_variance_within_a_task_is_the_jackknifes(n: int, passed: int, k: in
     [(40, 3, 3, False), (40, 6, 2, False), (40, 6, 2, True), (25, 5, 3, True)],
 )
 def test_coverage(tasks: int, replications: int, k: int, *, is_suite: bool) -> None:
-    """The interval contains the true difference at least about as often as it says."""
+    """The interval contains the true difference about as often as its confidence says."""
     chance = np.random.default_rng(8)
 
     def task_rates(count: int) -> tuple[Rates, Rates]:
@@ -89,10 +89,10 @@ def test_coverage(tasks: int, replications: int, k: int, *, is_suite: bool) -> N
     for _ in range(draws):
         rates = fixed if is_suite else task_rates(tasks)
         a, b = (draw(chance, side, replications) for side in rates)
-        found = pass_rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
-        for number, estimate in enumerate((found.any, found.all)):
+        difference = pass_rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
+        for number, estimate in enumerate((difference.any, difference.all)):
             covered[number] += contains(estimate, truths[number])
-    # Two hundred draws at 95 % stray by 1.5 % (one standard error).
+    # Two hundred draws at 95 % vary by 1.5 % (one standard error).
     assert min(covered) >= 0.91 * draws
 
 
@@ -104,22 +104,21 @@ def contains(estimate: Estimate | None, truth: float) -> bool:
 
 
 def test_an_interval_has_a_width_where_nothing_varies() -> None:
-    """All trials passed on both sides: the interval still contains more than 0, and for these tasks
-    the less, the more trials there are."""
+    """If all trials passed, the interval has a width, which shrinks with trials for a suite."""
     widths: dict[bool, list[float]] = {False: [], True: []}
     for is_suite, replications in itertools.product(widths, (4, 6, 12)):
         side = [[1.0] * replications] * 20
-        found = pass_rates.pass_at_difference(side, side, 3, 0.95, is_suite=is_suite).any
-        assert found is not None
-        assert contains(found, 0.0)
-        widths[is_suite].append((found.high or 0) - (found.low or 0))
+        difference = pass_rates.pass_at_difference(side, side, 3, 0.95, is_suite=is_suite).any
+        assert difference is not None
+        assert contains(difference, 0.0)
+        widths[is_suite].append((difference.high or 0) - (difference.low or 0))
     assert min(*widths[False], *widths[True]) > 0
     assert widths[True] == sorted(set(widths[True]), reverse=True)
 
 
 def test_a_suite_has_no_interval_from_a_single_estimate_of_each_task() -> None:
-    """With k trials a side its spread is not known, and that of tasks like these is not offered."""
+    """With k trials a side the spread is unknown, so there is no interval."""
     side = [[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]] * 10
-    found = pass_rates.pass_at_difference(side, side[::-1], 3, 0.95, is_suite=True)
-    assert found.all == Estimate(0.0, None, None)
-    assert found.any == Estimate(0.0, None, None)
+    difference = pass_rates.pass_at_difference(side, side[::-1], 3, 0.95, is_suite=True)
+    assert difference.all == Estimate(0.0, None, None)
+    assert difference.any == Estimate(0.0, None, None)

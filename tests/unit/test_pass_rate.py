@@ -1,4 +1,4 @@
-"""The pass rate: one definition, in Python and in SQL, and what it says of every kind of slot."""
+"""The pass rate has one definition in Python and in SQL, for every kind of slot."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ LEFT_OUT = ("infra_error", "setup_error", "cancelled", "skipped_pruned")
 def test_a_slot_counts_as_the_definition_says(
     status: str, verdict: str | None, agent_exit_status: int | None, passed: bool | None
 ) -> None:
-    """An agent that failed without a verdict has not passed; an infra_error does not count."""
+    """An agent that failed without a verdict has not passed, and an infra_error does not count."""
     assert has_passed(status, verdict, agent_exit_status) is passed
 
 
 def test_sql_and_python_agree() -> None:
-    """The expression that triggers use gives what `has_passed` gives, for every kind of slot."""
+    """The expression of the triggers equals `has_passed` for every kind of slot."""
     raw = DRIVER.connect(":memory:")
     sql = "SELECT " + PASSED_SQL.format(status="?1", verdict="?2", agent_exit_status="?3")
     slots = [*product(SlotStatus, (None, *Verdict), (None, 0, 1, 124))]
     for status, verdict, agent_exit_status in slots:
-        [found] = raw.execute(sql, (status.value, verdict, agent_exit_status)).fetchone()
+        [passed] = raw.execute(sql, (status.value, verdict, agent_exit_status)).fetchone()
         expected = has_passed(status, verdict, agent_exit_status)
-        assert found == (None if expected is None else int(expected)), (status, verdict)
+        assert passed == (None if expected is None else int(expected)), (status, verdict)
     raw.close()
 
 
@@ -65,7 +65,7 @@ def test_sql_and_python_agree() -> None:
 def test_views_and_triggers_have_that_expression(
     name: str, status: str, verdict: str, trial: str
 ) -> None:
-    """Views and triggers contain `PASSED_SQL` with columns of their own, and nothing else."""
+    """Views and triggers contain `PASSED_SQL` with their own columns, and no other rule."""
     sql = VIEWS[name].sql if name in VIEWS else TRIGGERS[name]
     agent_exit_status = f"{trial}.agent_exit_status"
     expression = PASSED_SQL.format(
@@ -75,7 +75,7 @@ def test_views_and_triggers_have_that_expression(
 
 
 def test_the_rate_is_over_what_is_counted() -> None:
-    """What is left out is in no denominator, and nothing counted has no rate."""
+    """Excluded slots are in no denominator, and a variant without counted slots has no rate."""
     counts = PassCounts()
     assert counts.rate is None
     for passed in (True, True, False, None, True):

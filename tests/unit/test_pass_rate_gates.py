@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.cli.option_groups import (
+from labledger.cli.pass_rate_gates import (
     PassRateGate,
     missed_gates,
     parse_gates,
@@ -15,19 +15,19 @@ from labledger.records.pass_rate import PassCounts
 
 
 def counts(**variants: tuple[int, int]) -> dict[str, PassCounts]:
-    """Variants by name, from the slots that passed and those that the pass rate counts."""
+    """Return variants by name, from the slots that passed and the slots that count."""
     return {name: PassCounts(n, of - n) for name, (n, of) in variants.items()}
 
 
 def test_both_forms() -> None:
-    """A rate for every variant, and one for a variant by name, which may hold equals signs."""
+    """A gate is a rate for every variant, or for a named one, whose name may hold equals signs."""
     gates = parse_gates(["0.8", "base=1", "a=b=.5"])
     assert gates == [PassRateGate(None, 0.8), PassRateGate("base", 1.0), PassRateGate("a=b", 0.5)]
 
 
 @pytest.mark.parametrize("word", ["", "80", "-0.1", "1.01", "nan", "base=", "base=high", "80%"])
 def test_what_is_no_rate_is_refused(word: str) -> None:
-    """A gate that is not a rate is refused before the command begins."""
+    """A value that is not a rate is refused before the command begins."""
     with pytest.raises(InvalidInput, match="--fail-under"):
         parse_gates([word])
 
@@ -45,7 +45,7 @@ def test_a_gate_is_for_every_variant_or_one() -> None:
 
 
 def test_a_gate_goes_by_the_pass_rate() -> None:
-    """What the pass rate leaves out lifts no gate and lowers none; a rate of nothing misses it."""
+    """Excluded slots do not affect a gate, and a variant without a rate misses it."""
     assert missed_gates([PassRateGate("base", 0.4)], counts(base=(4, 10))) == []
     assert missed_gates([PassRateGate("base", 0.5)], counts(base=(4, 10))) != []
     assert missed_gates([PassRateGate(None, 0.0)], counts(base=(0, 0))) == [
@@ -54,7 +54,7 @@ def test_a_gate_goes_by_the_pass_rate() -> None:
 
 
 def test_chosen_results_reach_no_rate() -> None:
-    """If slots with a result were run again, every gate is missed; without gates none is."""
+    """If slots with a result were rerun, every gate is missed; without gates none is."""
     rates = counts(base=(10, 10))
     (miss,) = missed_gates(
         [PassRateGate("base", 0.1), PassRateGate(None, 0)], rates, has_chosen_results=True
@@ -64,7 +64,7 @@ def test_chosen_results_reach_no_rate() -> None:
 
 
 def test_a_variant_that_is_not_there_is_refused() -> None:
-    """A mistyped name is an error before anything runs."""
+    """A mistyped variant is an error before anything runs."""
     require_known_variants([PassRateGate("base", 0.0), PassRateGate(None, 0.5)], ["base", "treat"])
     with pytest.raises(InvalidInput, match="found variant 'bas'; expected base or treat"):
         require_known_variants([PassRateGate("bas", 0.0)], ["base", "treat"])

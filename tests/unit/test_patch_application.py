@@ -1,4 +1,4 @@
-"""Patches that labledger made, applied again: the same bytes, or nothing."""
+"""Patches of labledger, applied again, give the same bytes or nothing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def edited(text: str, chance: random.Random) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("effort", [patches._MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
+@pytest.mark.parametrize("effort", [patches.MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
 def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int) -> None:
-    """Whatever two texts are, the patch between them leads from the one to the other."""
-    monkeypatch.setattr(patches, "_MAX_FILE_PAIRS", effort)
+    """The patch between any two texts leads from one to the other."""
+    monkeypatch.setattr(patches, "MAX_FILE_PAIRS", effort)
     chance = random.Random(7)
     for turn in range(300):
         before = {name: random_text(chance) for name in NAMES if chance.random() < 0.7}
@@ -47,16 +47,16 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int
         listings = workspace_listing.list_seed(seed), workspace_listing.list_folder(folder)
         patch = patches.patch(seed, folder, *listings)
         assert patch.unpatchable == []
-        found = pieces_by_name(patch.content, after)
+        pieces = pieces_by_name(patch.content, after)
         for name, text in after.items():
             old = before.get(name, "").encode()
-            assert apply_piece(found.get(name, []), old) == text.encode(), patch.content.decode()
+            assert apply_piece(pieces.get(name, []), old) == text.encode(), patch.content.decode()
         changed = {name for name in after if before.get(name) != after[name]}
-        assert found.keys() == changed
+        assert pieces.keys() == changed
 
 
 def test_other_files(tmp_path: Path) -> None:
-    """A patch says which files it does not carry; those of the same content it need not."""
+    """A patch lists files that it does not carry, unless their content is unchanged."""
     before = {"same": "x" * 300_000, "cut": "1\n", "large": "y" * 300_000, "gone": "\0"}
     after = before | {"large": "z" * 300_000, "bin": "\0", "new": "n"}
     del after["gone"]
@@ -85,16 +85,16 @@ def test_other_files(tmp_path: Path) -> None:
     ],
 )
 def test_misfits(piece: bytes) -> None:
-    """A patch that was made of another file is not applied."""
+    """A patch for another file is not applied."""
     with pytest.raises(PatchMismatch):
         apply_piece(piece.splitlines(keepends=True), b"a\na\n")
 
 
 def test_names_in_a_patch_do_not_count() -> None:
-    """Only what is asked for by name is found, whatever else a patch names."""
+    """Only files requested by name are found, whatever else a patch names."""
     piece = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
     names = ("../out", "/etc/passwd", "fine")
     patch = "".join(f"diff --git a/{n} b/{n}\n{piece.format(n)}" for n in names).encode()
-    found = pieces_by_name(patch, ["fine", "other"])
-    assert found.keys() == {"fine"}
-    assert apply_piece(found["fine"], b"") == b"x\n"
+    pieces = pieces_by_name(patch, ["fine", "other"])
+    assert pieces.keys() == {"fine"}
+    assert apply_piece(pieces["fine"], b"") == b"x\n"

@@ -1,4 +1,4 @@
-"""The patch of a workspace: what `git apply` and `patch` make of it."""
+"""The patch of a workspace, applied with `git apply` and with `patch`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def patch_between(folder: Path, before: Files) -> str:
 
 
 def apply(patch: str, command: list[str], before: Files, folder: Path) -> Files:
-    """What a program makes of the files before, given a patch."""
+    """Return the files that a program makes by applying a patch to the old files."""
     folder.mkdir()
     fill(folder, before)
     if patch:
@@ -51,7 +51,7 @@ PATCH = ["patch", "-p1", "--quiet", "--binary", "--batch", "--no-backup-if-misma
 
 
 def both(patch: str, before: Files, after: Files, tmp_path: Path) -> None:
-    """Both programs come from the files before, by the patch, to the files after."""
+    """Check that both programs turn the old files into the new ones."""
     for number, command in enumerate((GIT, PATCH)):
         assert apply(patch, command, before, tmp_path / f"{number}") == after, patch
 
@@ -100,10 +100,10 @@ def edited(text: str, chance: random.Random) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("effort", [patches._MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
+@pytest.mark.parametrize("effort", [patches.MAX_FILE_PAIRS, 0], ids=("compared", "in one piece"))
 def test_patches_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int) -> None:
     """Whatever was edited, added and removed, the patch leads from before to after."""
-    monkeypatch.setattr(patches, "_MAX_FILE_PAIRS", effort)
+    monkeypatch.setattr(patches, "MAX_FILE_PAIRS", effort)
     chance = random.Random(11)
     for turn in range(40):
         before = {name: random_text(chance) for name in NAMES if chance.random() < 0.6}
@@ -121,7 +121,7 @@ def test_patches_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: 
         (folder / "workspace").mkdir(exist_ok=True)
         patch = patch_between(folder / "workspace", before)
         assert bool(patch) == (before != after)
-        # An empty file that is made or removed has no lines, and only git tells that from none.
+        # An empty file that is made or removed has no lines, so only git sees it.
         if any(
             "" in (before.get(n), after.get(n)) and before.get(n) != after.get(n) for n in NAMES
         ):
@@ -131,7 +131,7 @@ def test_patches_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: 
 
 
 def test_rights_are_part_of_the_patch(tmp_path: Path) -> None:
-    """A file made executable, with or without another change, is so after the patch too."""
+    """A file that became executable, with or without another change, is so after the patch."""
     before = {"run": "x\n", "edited": "x\n", "same": "x\n"}
     here = tmp_path / "workspace"
     fill(here, before | {"edited": "y\n", "new": "z\n"})
@@ -145,8 +145,7 @@ def test_rights_are_part_of_the_patch(tmp_path: Path) -> None:
 
 
 def test_what_is_no_text_is_named(tmp_path: Path) -> None:
-    """Binary, large and other files are listed in the patch, and the texts around them still
-    apply."""
+    """Binary, large and other files are listed in the patch, and its texts still apply."""
     before = {"a.txt": "a\n", "b.bin": "b\n", "c.txt": "c\n", "large": "l" * 300_000, "link": "x\n"}
     here = tmp_path / "workspace"
     fill(here, {"a.txt": "A\n", "c.txt": "C\n", "large": "L", "new.txt": "n\n"})
@@ -170,7 +169,7 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
 
 
 def test_name_that_would_forge_a_patch(tmp_path: Path) -> None:
-    """A file's name cannot write lines of its own into the patch."""
+    """A file's name cannot add lines to the patch."""
     name = "x\n--- a/victim\n+++ b/victim\n@@ -1 +1 @@\n-a\n+b\n"
     here = tmp_path / "workspace"
     here.mkdir()
@@ -194,7 +193,7 @@ def test_patch_is_capped(tmp_path: Path) -> None:
 
 
 def test_hard_comparisons_end(tmp_path: Path) -> None:
-    """Files made to be hard to compare are patched in one piece, and soon."""
+    """Files that are hard to compare are patched in one piece, in bounded time."""
     chance = random.Random(5)
     before = {f"{i}": "\n".join(chance.choices("abcdefghijklm", k=20_000)) for i in range(8)}
     here = tmp_path / "workspace"

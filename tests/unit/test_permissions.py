@@ -1,4 +1,4 @@
-"""What the user allows, and where it is stored."""
+"""The user's permissions, and where they are stored."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ def make_lab(folder: Path) -> Path:
 
 
 def test_what_is_allowed_is_not_asked_for_again(store: PermissionStore) -> None:
-    """A permission is needed until it is allowed, and again once it is revoked."""
+    """A permission is needed until it is granted, and again once it is revoked."""
     assert permissions.missing([COMMAND]) == (COMMAND,)
     store.add([COMMAND])
     assert permissions.missing([COMMAND]) == ()
     permissions.require([COMMAND], "demo")
-    assert [each.digest for each in store.remove([COMMAND.digest[:8]])] == [COMMAND.digest]
+    assert [permission.digest for permission in store.remove([COMMAND.digest[:8]])] == [
+        COMMAND.digest
+    ]
     assert permissions.missing([COMMAND]) == (COMMAND,)
 
 
@@ -64,7 +66,7 @@ def test_what_is_allowed_is_not_asked_for_again(store: PermissionStore) -> None:
 def test_anything_else_is_asked_for_again(
     store: PermissionStore, changed: dict[str, str | tuple[str, ...]]
 ) -> None:
-    """One other word, address or name is another permission; the kind is part of it, too."""
+    """One other word, address, name or kind needs another permission."""
     store.add([COMMAND])
     other = Permission(COMMAND.kind, {**COMMAND.subject, **changed}, COMMAND.sentence)
     of_other_kind = Permission("upstream", COMMAND.subject, COMMAND.sentence)
@@ -72,11 +74,11 @@ def test_anything_else_is_asked_for_again(
 
 
 def test_one_error_names_everything(store: PermissionStore) -> None:
-    """What is not allowed is refused in one error, with the command that allows it."""
+    """All missing permissions are in one error, with the command that grants them."""
     other = Permission("upstream", {"upstream": "http://10.0.0.1"}, "ask http://10.0.0.1", "other")
     with pytest.raises(PermissionNeeded) as refused:
         permissions.require([COMMAND, other, COMMAND], "my demo")
-    problems = [(each.where, each.message) for each in refused.value.problems]
+    problems = [(problem.where, problem.message) for problem in refused.value.problems]
     assert problems == [
         ("team", f"it would {COMMAND.sentence}"),
         ("other", "it would ask http://10.0.0.1"),
@@ -87,7 +89,7 @@ def test_one_error_names_everything(store: PermissionStore) -> None:
 
 
 def test_variable_allows_digests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LABLEDGER_ALLOW allows exactly the digests in it, and refuses anything else."""
+    """LABLEDGER_ALLOW allows exactly the digests in it, and refuses other text."""
     monkeypatch.setenv(permissions.VARIABLE, f"{'0' * 64}, {COMMAND.digest}")
     assert permissions.missing([COMMAND]) == ()
     for wrong in ("all", "*", COMMAND.digest[:32], COMMAND.digest.upper() + "g"):
@@ -97,14 +99,14 @@ def test_variable_allows_digests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_read_where_nothing_is_asked_for(store: PermissionStore) -> None:
-    """A store that is refused does not hinder what needs no permission."""
+    """A refused store does not affect commands that need no permission."""
     store.add([COMMAND])
     store.path.chmod(0o666)
     assert permissions.missing([]) == ()
 
 
 def test_store_that_others_can_write_is_refused(store: PermissionStore) -> None:
-    """A store that another user can write allows nothing: the command fails."""
+    """A store that another user can write allows nothing, and the command fails."""
     store.add([COMMAND])
     assert store.path.stat().st_mode & 0o777 == 0o600
     for path, mode in ((store.path, 0o660), (store.path, 0o602), (store.path.parent, 0o770)):
@@ -118,7 +120,7 @@ def test_store_that_others_can_write_is_refused(store: PermissionStore) -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_store_of_another_user_is_refused(store: PermissionStore) -> None:
-    """A store that another user owns allows nothing, and neither does one in his folder."""
+    """A store of another user, or in another user's folder, allows nothing."""
     store.add([COMMAND])
     for path in (store.path, store.path.parent):
         os.chown(path, 12345, -1)
@@ -128,7 +130,7 @@ def test_store_of_another_user_is_refused(store: PermissionStore) -> None:
 
 
 def test_only_a_regular_file_is_a_store(store: PermissionStore, tmp_path: Path) -> None:
-    """A link, a FIFO and a folder in the place of the store are refused, and nothing waits."""
+    """A link, FIFO or folder in the store's place is refused without waiting."""
     store.add([COMMAND])
     elsewhere = tmp_path / "elsewhere"
     store.path.rename(elsewhere)
@@ -157,7 +159,7 @@ def test_only_a_regular_file_is_a_store(store: PermissionStore, tmp_path: Path) 
     ],
 )
 def test_damaged_store_is_refused(store: PermissionStore, content: str) -> None:
-    """A store that cannot be read as a whole allows nothing, and is not overwritten."""
+    """A damaged store allows nothing and is not overwritten."""
     store.add([])
     store.path.write_text(content)
     with pytest.raises(LabLedgerError, match="are not used"):
@@ -170,7 +172,7 @@ def test_damaged_store_is_refused(store: PermissionStore, content: str) -> None:
 def test_relative_settings_folder_is_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A relative XDG_CONFIG_HOME would be a folder of the stranger: the home folder is used."""
+    """A relative XDG_CONFIG_HOME could be a stranger's folder, so the home folder is used."""
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     expected = tmp_path / "home/.config/labledger/permissions.json"
@@ -180,7 +182,7 @@ def test_relative_settings_folder_is_ignored(
 def test_relative_home_holds_no_permissions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A relative HOME would make a file of the working directory the user's permissions."""
+    """A file of the working directory cannot hold permissions by way of a relative HOME."""
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", ".")
     monkeypatch.chdir(tmp_path)
@@ -189,7 +191,7 @@ def test_relative_home_holds_no_permissions(
 
 
 def test_copied_lab_is_another_lab(store: PermissionStore, tmp_path: Path) -> None:
-    """The permission of a lab folder is for this folder; a copy in its place is asked for."""
+    """The permission of a lab folder does not cover a copy in its place."""
     lab = make_lab(tmp_path / "lab")
     store.add([permissions.of_lab_folder(lab)])
     (tmp_path / "link").symlink_to(lab)
@@ -210,7 +212,7 @@ def test_revoking_needs_a_digest_that_is_unique(store: PermissionStore) -> None:
 
 
 def test_allow_command(tmp_path: Path, config: Path) -> None:
-    """`labledger allow` shows what a lab asks for, allows it with --yes alone, and revokes it."""
+    """`labledger allow` shows a lab's requests, grants them only with --yes, and revokes them."""
     make_lab(tmp_path / "lab")
     env = {"XDG_CONFIG_HOME": str(config)}
 
@@ -242,7 +244,9 @@ def test_library(tmp_path: Path) -> None:
     needed = labledger.needed_permissions(lab)
     labledger.allow(needed)
     assert labledger.needed_permissions(lab) == ()
-    assert [each.digest for each in labledger.allowed_permissions()] == [needed[0].digest]
+    assert [permission.digest for permission in labledger.allowed_permissions()] == [
+        needed[0].digest
+    ]
     assert labledger.revoke_permissions([needed[0].digest])
     with pytest.raises(InvalidInput, match="64 hex digits"):
         labledger.allow(digests=["everything"])

@@ -16,7 +16,7 @@ TELL = """for word; do printf '%s\\0' "$$word"; done; env -0"""
 
 
 def run(script: str, tmp_path: Path, env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The words and the environment that a phase's command got, from this machine's own shell."""
+    """Return the words and environment that a phase's command got from this machine's shell."""
     script = script.replace("/agentlab/workspace", shlex.quote(str(tmp_path)))
     done = subprocess.run(
         ["sh", "-u", "/dev/stdin"],
@@ -53,7 +53,7 @@ ODD = [
 
 @pytest.mark.parametrize("carriers", [{}, {"KEY": "AGENTLAB_ENV_0"}], ids=("without", "with"))
 def test_words_are_words(tmp_path: Path, carriers: dict[str, str]) -> None:
-    """Every authored text is one word, whatever it holds, and so is every value in it."""
+    """Every authored text and every value in it is one word, whatever it holds."""
     texts = [f"<{text}>".replace("$", "$$") for text in ODD]
     plan = phase(("sh", "-c", TELL, "sh", *texts), env={f"E{i}": t for i, t in enumerate(texts)})
     words, env = run(phase_script(plan, carriers), tmp_path, {"AGENTLAB_ENV_0": "value"})
@@ -64,7 +64,7 @@ def test_words_are_words(tmp_path: Path, carriers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("value", ODD)
 def test_values_are_named_not_written(tmp_path: Path, value: str) -> None:
-    """A value from outside is not in the script, arrives whole, and its carrier is gone."""
+    """An outside value is not in the script, arrives whole, and its carrier is gone."""
     plan = phase(
         ("sh", "-c", TELL, "sh", "<$KEY>", "<${KEY}x$AGENTLAB_TASK_ID>"), env={"A": "$KEY"}
     )

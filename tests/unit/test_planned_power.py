@@ -1,4 +1,4 @@
-"""Variance components and planned power: against simulation, statsmodels and the tests planned."""
+"""Variance components and planned power against simulation, statsmodels and the planned tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Chance = np.random.Generator
 
 
 def task_rates(chance: np.random.Generator, tasks: int, shift: float) -> tuple[Rates, Rates]:
-    """Pass probabilities of tasks on both sides, whose differences vary."""
+    """Return pass probabilities of tasks on both sides, with varying differences."""
     a = chance.beta(0.8, 0.8, tasks)
     return a, np.clip(a + shift + chance.normal(0, 0.15, tasks), 0, 1)
 
@@ -45,7 +45,7 @@ def paired(a: list[list[float]], b: list[list[float]]) -> PairedTasks:
 def test_power_on_tasks_like_these_is_how_often_the_test_shows_a_difference(
     tasks: int, replications: int
 ) -> None:
-    """Drawn new tasks and trials each time, as the comparison assumes."""
+    """The planned power equals the rate of shown differences over newly drawn tasks and trials."""
     chance = np.random.default_rng(21)
     a, b = task_rates(chance, 200_000, 0.12)
     planned = planned_power.tasks_power(
@@ -56,7 +56,7 @@ def test_power_on_tasks_like_these_is_how_often_the_test_shows_a_difference(
         a, b = task_rates(chance, tasks, 0.12)
         sides = draw(chance, a, replications), draw(chance, b, replications)
         shown += paired_rates.of_tasks(*sides, 0.95).p < 0.05
-    # Three hundred draws stray by at most 2.9 % (one standard error).
+    # Three hundred draws vary by at most 2.9 % (one standard error).
     assert shown / draws == pytest.approx(planned, abs=0.09)
 
 
@@ -65,7 +65,7 @@ def test_power_on_tasks_like_these_is_how_often_the_test_shows_a_difference(
 def test_power_on_this_suite_is_how_often_the_test_shows_a_difference(
     tasks: int, replications: int
 ) -> None:
-    """Drawn new trials of the same tasks each time."""
+    """The planned power equals the rate of shown differences over new trials of the same tasks."""
     chance = np.random.default_rng(22)
     a, b = task_rates(chance, tasks, 0.1)
     planned = planned_power.suite_power(
@@ -79,8 +79,10 @@ def test_power_on_this_suite_is_how_often_the_test_shows_a_difference(
 
 
 def test_equivalence_within_a_difference_needs_the_power_that_the_guide_says() -> None:
-    """Planned to show a difference with 90 % power, sides that do not differ are shown to be
-    equivalent within it 80 % of the time: half of what is missed lies on each side."""
+    """With 90 % power for a difference, equal sides are shown equivalent 80 % of the time.
+
+    Half of the misses lie on each side.
+    """
     chance = np.random.default_rng(27)
     truth = Variation(0.0, 0.36, is_rate=True)
     limit = 0.1
@@ -94,13 +96,13 @@ def test_equivalence_within_a_difference_needs_the_power_that_the_guide_says() -
         assert low is not None
         assert high is not None
         shown += -limit < low and high < limit
-    # The mean of 2 p (1 - p) is 0.368; three hundred draws stray by 2.3 % (one standard error).
+    # The mean of 2 p (1 - p) is 0.368; three hundred draws vary by 2.3 % (one standard error).
     assert shown / draws == pytest.approx(0.8, abs=0.08)
 
 
 @pytest.mark.parametrize(("tasks", "shift"), [(12, 0.9), (30, 0.5), (200, 0.15)])
 def test_power_of_a_metric_is_statsmodels(tasks: int, shift: float) -> None:
-    """That of a t test of the tasks' differences, without the far tail that is never reached."""
+    """Power equals the t test of the tasks' differences, without the unreachable far tail."""
     variation = Variation(between=0.5, within=1.5, is_rate=False)
     planned = planned_power.tasks_power(variation, tasks, 3, shift, 0.95)
     reference = TTestPower().power(shift, tasks, 0.05)
@@ -110,8 +112,10 @@ def test_power_of_a_metric_is_statsmodels(tasks: int, shift: float) -> None:
 
 
 def test_components_are_those_of_the_tasks() -> None:
-    """Between and within are estimated without bias, from unequal replications and several
-    pairs, and the range contains the true variance."""
+    """Between and within variance have no bias, and the range contains the true variance.
+
+    Pairs may be several, with unequal replications.
+    """
     chance = np.random.default_rng(23)
     pairs, truths = [], []
     for _ in range(2):
@@ -120,44 +124,47 @@ def test_components_are_those_of_the_tasks() -> None:
         sides = draw(chance, a, 4), draw(chance, b, 2)
         sides[0][:500] = [trials[:1] for trials in sides[0][:500]]
         pairs.append(paired(*sides))
-    found = variance_components.of_pairs(pairs)
-    assert found is not None
-    assert found.within is not None
+    components = variance_components.of_pairs(pairs)
+    assert components is not None
+    assert components.within is not None
     within = np.mean([truth.within for truth in truths])
-    assert found.within == pytest.approx(within, rel=0.05)
-    assert found.between == pytest.approx(np.mean([t.between for t in truths]), abs=0.012)
-    factor = found.range_of_variance(3, 0.95)
+    assert components.within == pytest.approx(within, rel=0.05)
+    assert components.between == pytest.approx(np.mean([t.between for t in truths]), abs=0.012)
+    factor = components.range_of_variance(3, 0.95)
     assert factor is not None
     true = np.mean([truth.of_task(3) for truth in truths])
-    assert found.variance(3) / factor < true < found.variance(3) * factor
+    assert components.variance(3) / factor < true < components.variance(3) * factor
 
 
 def test_the_range_covers_the_variance_as_often_as_it_says() -> None:
-    """Of 40 tasks with 3 replications, drawn anew each time, for as many replications and for 10:
-    also where nothing seems to vary between tasks, which is so in a quarter of the draws."""
+    """The range covers the variance of new draws as often as it says.
+
+    The draws have 40 tasks with 3 replications, for as many replications and for 10. In a quarter
+    of the draws, tasks do not seem to vary at all.
+    """
     chance = np.random.default_rng(24)
     truth = true_variation(*task_rates(chance, 200_000, 0.1))
     covered, draws = {3: 0, 10: 0}, 200
     for _ in range(draws):
         a, b = task_rates(chance, 40, 0.1)
-        found = variance_components.of_pairs([paired(draw(chance, a, 3), draw(chance, b, 3))])
-        assert found is not None
+        components = variance_components.of_pairs([paired(draw(chance, a, 3), draw(chance, b, 3))])
+        assert components is not None
         for replications in covered:
-            factor = found.range_of_variance(replications, 0.95)
+            factor = components.range_of_variance(replications, 0.95)
             assert factor is not None
-            size = found.variance(replications)
+            size = components.variance(replications)
             covered[replications] += size / factor <= truth.of_task(replications) <= size * factor
     assert min(covered.values()) >= 0.88 * draws
 
 
 def test_the_jackknife_is_that_of_leaving_out_each_task() -> None:
-    """The estimates without a task are those from the other tasks alone."""
+    """The estimates without a task equal the estimates from the other tasks."""
     chance = np.random.default_rng(25)
     a, b = task_rates(chance, 6, 0.3)
     pair = paired(draw(chance, a, 5), draw(chance, b, 5))
-    found = variance_components.of_pairs([pair])
-    assert found is not None
-    without = found._without.variance(2, replicated=True)
+    components = variance_components.of_pairs([pair])
+    assert components is not None
+    without = components._without.variance(2, replicated=True)
     for number in range(6):
         rest = [n for n in range(6) if n != number]
         fewer = PairedTasks(*([side[n] for n in rest] for side in pair))
@@ -168,8 +175,7 @@ def test_the_jackknife_is_that_of_leaving_out_each_task() -> None:
 
 
 def test_without_replications_the_parts_are_not_told_apart() -> None:
-    """All of the variance counts as between tasks: replications add nothing, and a suite has no
-    power."""
+    """Without replications, all variance counts as between tasks, and a suite has no power."""
     chance = np.random.default_rng(26)
     a, b = task_rates(chance, 80, 0.1)
     once = variance_components.of_pairs([paired(draw(chance, a, 1), draw(chance, b, 1))])
@@ -183,7 +189,7 @@ def test_without_replications_the_parts_are_not_told_apart() -> None:
 
 
 def test_what_is_needed_is_enough_and_one_less_is_not() -> None:
-    """For both estimands and several powers."""
+    """The required number is enough and one less is not, for both estimands and several powers."""
     variation = Variation(between=0.03, within=0.3, is_rate=True)
     for least in (0.5, 0.8, 0.95):
         tasks = planned_power.tasks_needed(variation, 3, 0.1, 0.95, least)
@@ -197,21 +203,21 @@ def test_what_is_needed_is_enough_and_one_less_is_not() -> None:
 
 
 def test_clusters_need_more_tasks() -> None:
-    """The design effect is how much larger the clusters make the variance of the mean."""
+    """The design effect is the factor by which clusters increase the variance of the mean."""
     a = [[0.0, 0.0]] * 40
     b = [[float(n // 10 % 2)] * 2 for n in range(40)]
     clusters = {f"t{n}": f"c{n // 10}" for n in range(40)}
-    found = variance_components.of_pairs([paired(a, b)], clusters)
-    assert found is not None
-    # Tasks of a cluster do not differ: ten count as one; 39/3 corrects for so few clusters.
-    assert found.design_effect == pytest.approx(10 * (4 / 3) / (40 / 39))
+    components = variance_components.of_pairs([paired(a, b)], clusters)
+    assert components is not None
+    # Tasks of a cluster are equal, so ten count as one; 39/3 corrects for few clusters.
+    assert components.design_effect == pytest.approx(10 * (4 / 3) / (40 / 39))
 
 
 RATES = [(m, d, e) for m, d in ((0.97, 0.05), (0.9, 0.1), (0.03, 0.1)) for e in (False, True)]
 
 
 def populations(mean: float, detect: float, tasks: int, chance: Chance) -> tuple[Rates, Rates]:
-    """Rates of tasks with some mean, and the same moved away from 0 or 1 in proportion."""
+    """Yield rates of tasks with some mean, and the same rates moved proportionally from 0 or 1."""
     population = chance.beta(5 * mean, 5 * (1 - mean), tasks)
     rate = float(population.mean())
     if mean > 0.5:
@@ -230,8 +236,11 @@ def populations(mean: float, detect: float, tasks: int, chance: Chance) -> tuple
 def test_plans_hold_near_0_and_1_whether_the_pilot_has_the_effect(
     mean: float, detect: float, has_effect: bool, replications: int
 ) -> None:
-    """A side that moves away from 0 or 1 varies more: a planned power of .80 is .78 to .85, on
-    average over pilots of 50 tasks with one replication or two."""
+    """Near 0 and 1, a planned power of .80 is .78 to .85 on average over pilots.
+
+    A side that moves away from 0 or 1 varies more. The pilots have 50 tasks with one replication or
+    two.
+    """
     chance = np.random.default_rng(7)
     population, moved = populations(mean, detect, 20_000, chance)
     differing = float(np.mean(population * (1 - moved) + moved * (1 - population)))
@@ -239,15 +248,15 @@ def test_plans_hold_near_0_and_1_whether_the_pilot_has_the_effect(
     for _ in range(80):
         pilot = chance.integers(0, 20_000, 50)
         sides = population[pilot], (moved if has_effect else population)[pilot]
-        found = variance_components.of_pairs(
+        components = variance_components.of_pairs(
             [paired(*(draw(chance, side, replications) for side in sides))]
         )
-        assert found is not None
-        variation = planned_power.planned_variation(found, is_rate=True)
+        assert components is not None
+        variation = planned_power.planned_variation(components, is_rate=True)
         tasks = planned_power.tasks_needed(variation, 1, detect, 0.95)
         assert tasks is not None
         powers.append(planned_power.rate_power(tasks, differing, detect, 0.95))
-    # The mean of 80 pilots strays by about .01.
+    # The mean of 80 pilots varies by about .01.
     assert 0.77 <= np.mean(powers) <= 0.86
 
 
@@ -257,16 +266,20 @@ def test_plans_hold_near_0_and_1_whether_the_pilot_has_the_effect(
 def test_plans_of_a_suite_hold_whether_the_pilot_has_the_effect(
     mean: float, detect: float, has_effect: bool
 ) -> None:
-    """A pilot that has the effect does not count it twice: planned .80 is .78 to .86. Replications
-    are whole numbers, so that it is a little more."""
+    """A suite's planned power of .80 is .78 to .86, whether or not the pilot has the effect.
+
+    Replications are whole numbers, so it is slightly more.
+    """
     chance = np.random.default_rng(9)
     powers = []
     for _ in range(40):
         population, moved = populations(mean, detect, 20, chance)
         sides = population, (moved if has_effect else population)
-        found = variance_components.of_pairs([paired(*(draw(chance, side, 10) for side in sides))])
-        assert found is not None
-        variation = planned_power.planned_variation(found, is_rate=True, is_suite=True)
+        components = variance_components.of_pairs(
+            [paired(*(draw(chance, side, 10) for side in sides))]
+        )
+        assert components is not None
+        variation = planned_power.planned_variation(components, is_rate=True, is_suite=True)
         number = planned_power.replications_needed(variation, 20, detect, 0.95)
         assert number is not None
         truth = true_variation(population, moved)
@@ -289,8 +302,10 @@ def test_plans_of_a_suite_hold_whether_the_pilot_has_the_effect(
 def test_what_would_usually_be_found_is(
     estimand: Estimand, mean: float, detect: float, has_effect: bool
 ) -> None:
-    """A difference of the size that a comparison names is shown .80 of the time, whether or not
-    that comparison itself had a difference."""
+    """The named detectable difference is shown .80 of the time in new comparisons.
+
+    It does not matter whether the first comparison had a difference.
+    """
     chance = np.random.default_rng(10)
     tasks, replications = (60, 1) if estimand is Estimand.TASKS else (20, 4)
     powers = []
@@ -298,11 +313,11 @@ def test_what_would_usually_be_found_is(
         a, b = populations(mean, detect, tasks, chance)
         sides = draw(chance, a, replications), draw(chance, b if has_effect else a, replications)
         sample = Sample(*sides, None, CompareOptions(estimand=estimand), 1)
-        found = estimates.detectable(sample)
-        assert found is not None
-        assert found.difference is not None
+        detectable = estimates.detectable(sample)
+        assert detectable is not None
+        assert detectable.difference is not None
         rate = float(a.mean())
-        least = min(found.difference, max(rate, 1 - rate))
+        least = min(detectable.difference, max(rate, 1 - rate))
         moved = a * (1 - least / rate) if mean > 0.5 else a + (1 - a) * least / (1 - rate)
         if estimand is Estimand.TASKS:
             differing = float(np.mean(a * (1 - moved) + moved * (1 - a)))
@@ -314,7 +329,7 @@ def test_what_would_usually_be_found_is(
 
 
 def test_tasks_that_differ_vary_more_when_they_are_moved() -> None:
-    """The rate stands for tasks of different rates that are all moved in proportion."""
+    """The rate represents tasks of different rates that all move in proportion."""
     chance = np.random.default_rng(11)
     a = chance.beta(1, 1, 200_000)
     moved = a * (1 - 0.1 / a.mean())
@@ -325,7 +340,7 @@ def test_tasks_that_differ_vary_more_when_they_are_moved() -> None:
 
 
 def test_what_a_difference_explains_is_how_much_more_a_pair_varies() -> None:
-    """From p to q: p(1 − q) + q(1 − p), less (p − q)² and less 2p(1 − p)."""
+    """From p to q, it is p(1 − q) + q(1 − p), less (p − q)² and less 2p(1 − p)."""
     for p, q in ((0.97, 0.9), (0.1, 0.3), (0.9, 0.95), (0.5, 0.8)):
         more = p * (1 - q) + q * (1 - p) - (p - q) ** 2 - 2 * p * (1 - p)
         assert variance_components.explained_by(p, q) == pytest.approx(more)
@@ -335,7 +350,7 @@ def test_what_a_difference_explains_is_how_much_more_a_pair_varies() -> None:
 
 
 def test_a_pilot_with_a_large_effect_promises_no_more_than_it_can_keep() -> None:
-    """Pilots of 200 tasks in which B is 20 points worse: planned .80 is .77 or more."""
+    """After pilots of 200 tasks in which B is 20 points worse, planned .80 is .77 or more."""
     chance = np.random.default_rng(8)
     population = chance.beta(2.91, 0.09, 20_000)
     moved = population * (1 - 0.2 / 0.97)
@@ -343,12 +358,14 @@ def test_a_pilot_with_a_large_effect_promises_no_more_than_it_can_keep() -> None
     powers = []
     for _ in range(30):
         pilot = chance.integers(0, 20_000, 200)
-        found = variance_components.of_pairs(
+        components = variance_components.of_pairs(
             [paired(*(draw(chance, s, 1) for s in (population[pilot], moved[pilot])))]
         )
-        assert found is not None
-        variation = Variation(found.between, found.within, is_rate=True, rate=found.baseline)
-        unmoved = variation.without(found.explained).with_half_a_pair(200)
+        assert components is not None
+        variation = Variation(
+            components.between, components.within, is_rate=True, rate=components.baseline
+        )
+        unmoved = variation.without(components.explained).with_half_a_pair(200)
         tasks = planned_power.tasks_needed(unmoved, 1, 0.2, 0.95)
         assert tasks is not None
         powers.append(planned_power.rate_power(tasks, differing, 0.2, 0.95))

@@ -1,4 +1,4 @@
-"""docs/reference/platforms.md, against what the package and its scripts accept."""
+"""docs/reference/platforms.md matches the package and its scripts."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ GNU_ONLY = {
 
 def tables(text: str) -> list[tuple[list[str], list[list[str]]]]:
     """Return the heading and the rows of each table in a text."""
-    found = re.findall(r"^(\|.*)\n\|[ |-]+\|\n((?:\|.*\n)*)", text, re.MULTILINE)
-    return [(cells(heading), [cells(row) for row in rows.splitlines()]) for heading, rows in found]
+    tables = re.findall(r"^(\|.*)\n\|[ |-]+\|\n((?:\|.*\n)*)", text, re.MULTILINE)
+    return [(cells(heading), [cells(row) for row in rows.splitlines()]) for heading, rows in tables]
 
 
 def cells(line: str) -> list[str]:
@@ -43,14 +43,14 @@ def cells(line: str) -> list[str]:
 
 
 def supported() -> set[str]:
-    """Return the versions of Python that the package is declared for."""
+    """Return the Python versions that the package is declared for."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
-    found = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
-    return set(found)
+    versions = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    return set(versions)
 
 
 def test_each_row_has_a_command_and_a_date() -> None:
-    """Each row of each table ends with the command that showed it and the date of that."""
+    """Each row of each table ends with the command that showed it and the date."""
     for heading, rows in tables(PAGE):
         assert heading[-1] == "date"
         for row in rows:
@@ -60,7 +60,7 @@ def test_each_row_has_a_command_and_a_date() -> None:
 
 
 def test_supported_pythons_were_tried() -> None:
-    """The classifiers name only versions of Python with which something in the page passed."""
+    """The classifiers name only Python versions that passed a test on the page."""
     passed = {
         ".".join(row[heading.index("Python")].split(".")[:2])
         for heading, rows in tables(PAGE)
@@ -73,14 +73,14 @@ def test_supported_pythons_were_tried() -> None:
 
 @pytest.mark.parametrize("name", ON_MACOS)
 def test_scripts_for_macos_use_no_gnu_options(name: str) -> None:
-    """Scripts that the page names for macOS need neither GNU's tools nor a bash newer than 3.2."""
+    """Scripts that the page names for macOS need neither GNU tools nor a bash newer than 3.2."""
     assert name == "lib.sh" or f"`{name}`" in PAGE
     lines = (PROJECT / "scripts" / name).read_text("utf-8").splitlines()
     code = [line for line in lines if not line.lstrip().startswith("#")]
-    found = [
+    rows = [
         f"{line.strip()}: {why}"
         for line in code
         for pattern, why in GNU_ONLY.items()
         if re.search(pattern, line)
     ]
-    assert found == []
+    assert rows == []

@@ -1,4 +1,4 @@
-"""How the counters that `trial.sh` wrote become the evidence of a trial's pressure."""
+"""The counters that `trial.sh` wrote become the evidence of a trial's pressure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sample_trials import Trials
 
 from labledger.records.resource_pressure import FIELDS, short_of_processors, was_short
-from labledger.trial.evidence.metrics import parse_counters, parse_phases, pressure_of
+from labledger.trial.evidence.kernel_counters import parse_counters, parse_phases, pressure_of
 
 VERSION_2 = """\
 begin 100000 cpu  1000 10 500 20000 100 5 15 70 9 9
@@ -35,7 +35,7 @@ used 7000000000
 
 
 def test_counters_of_both_versions() -> None:
-    """Microseconds, nanoseconds and ticks become seconds; what version 1 lacks is left out."""
+    """Microseconds, nanoseconds and ticks become seconds; missing counters are left out."""
     second = parse_counters(VERSION_2)
     assert second == {
         "duration_s": 10.0,
@@ -71,26 +71,26 @@ def test_counters_of_both_versions() -> None:
     ],
 )
 def test_what_is_no_counter_is_unknown(text: str) -> None:
-    """Lines that are missing, cut off or of something else leave nothing behind, not even zero."""
+    """Missing, cut and unrelated lines give no number, not even zero."""
     assert parse_counters(text) == {}
 
 
 def test_a_clock_that_went_back_counts_nothing() -> None:
-    """Counters that fell, and times too short for ticks, make no number that cannot be."""
+    """Falling counters, and times too short for ticks, give no impossible number."""
     fell = parse_counters("begin 9 cpu 9 9 9 9 9 9 9 9\nend 5 cpu 1 2 3 4 5 6 7 8\nused 5")
     assert fell == {"duration_s": 0.0, "steal_s": 0.0, "cpu_used_s": 5e-9, "cpu_others_s": 0.0}
     assert not short_of_processors(fell)
 
 
 def test_both_parts_count_and_half_a_number_does_not(tmp_path: Path) -> None:
-    """The parts of a trial are added; what one of them does not tell is unknown of both."""
+    """The parts of a trial are added, and a number missing in one part is unknown for both."""
     spec = Trials(tmp_path, {}).spec()
-    state = spec.folder / "state"
+    state = spec.container.folder / "state"
     state.mkdir(parents=True)
     (state / "pressure").write_text(VERSION_2)
     (state / "grader_pressure").write_text(VERSION_1)
-    assert pressure_of(spec.folder)["cpu_some_s"] == 4.5
-    both = pressure_of(spec.folder, spec.grader_folder)
+    assert pressure_of(spec.container.folder)["cpu_some_s"] == 4.5
+    both = pressure_of(spec.container.folder, spec.container.grader_folder)
     assert (both["duration_s"], both["processors"], both["cpu_used_s"]) == (20.0, 2.0, 14.0)
     assert "cpu_some_s" not in both
 
@@ -122,17 +122,17 @@ used 100000000
 
 
 def sealed_pressure(tmp_path: Path, text: str) -> dict[str, Any]:
-    """The pressure of a trial whose grader had a short start of its own."""
+    """Return the pressure of a trial whose grader had its own short start."""
     spec = Trials(tmp_path, {}).spec()
-    state = spec.folder / "state"
+    state = spec.container.folder / "state"
     state.mkdir(parents=True)
     (state / "pressure").write_text(text)
     (state / "grader_pressure").write_text(SHORT_GRADER)
-    return pressure_of(spec.folder, spec.grader_folder)
+    return pressure_of(spec.container.folder, spec.container.grader_folder)
 
 
 def test_an_agent_that_sleeps_waits_for_no_processor(tmp_path: Path) -> None:
-    """The waiting of other processes on a full machine does not count as the agent's."""
+    """Waiting of other processes on a full machine does not count as the agent's."""
     sleeps = BUSY.format(used=1_010_000_000, ran=20_000, waited=90_000)
     pressure = sealed_pressure(tmp_path, sleeps)
     assert pressure["phases"]["agent"]["cpu_waited_s"] == 0.09
@@ -140,7 +140,7 @@ def test_an_agent_that_sleeps_waits_for_no_processor(tmp_path: Path) -> None:
 
 
 def test_a_short_grader_does_not_hide_what_the_agent_waited_for(tmp_path: Path) -> None:
-    """An agent that got a sixth of a processor was short of it, independently of its grader."""
+    """An agent that got a sixth of a processor was short of it, whatever its grader did."""
     works = BUSY.format(used=2_650_000_000, ran=800_000, waited=4_000_000)
     pressure = sealed_pressure(tmp_path, works)
     assert pressure["processors"] == 2
@@ -150,7 +150,7 @@ def test_a_short_grader_does_not_hide_what_the_agent_waited_for(tmp_path: Path) 
 
 
 def test_phases_have_the_counters_of_version_2() -> None:
-    """The kernel's own number for the container is what counts, for each phase alone."""
+    """In version 2, the kernel's number for the container counts, for each phase alone."""
     lines = []
     for phase, start in (("setup", 100_000), ("agent", 100_500), ("grader", 101_500)):
         for edge, at in (("begin", start), ("end", start + 500)):
@@ -181,14 +181,14 @@ def test_phases_have_the_counters_of_version_2() -> None:
     ],
 )
 def test_a_phase_whose_own_waiting_is_unknown_was_not_short(tmp_path: Path, text: str) -> None:
-    """Without a phase's own number, the waiting of the machine says nothing about it."""
+    """Without a phase's own number, the machine's waiting proves nothing."""
     assert not was_short("agent_timeout", sealed_pressure(tmp_path, text))
 
 
 def test_files_that_are_no_files(tmp_path: Path) -> None:
     """A link, a FIFO, a folder or a huge file is not read."""
     spec = Trials(tmp_path, {}).spec()
-    state = spec.folder / "state"
+    state = spec.container.folder / "state"
     state.mkdir(parents=True)
     (tmp_path / "elsewhere").write_text(VERSION_2)
     path = state / "pressure"
@@ -198,7 +198,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         lambda: path.write_text(VERSION_2 * 1000),
     ):
         make()
-        assert pressure_of(spec.folder) == {}
+        assert pressure_of(spec.container.folder) == {}
         path.unlink()
     path.mkdir()
-    assert pressure_of(spec.folder) == {}
+    assert pressure_of(spec.container.folder) == {}

@@ -1,4 +1,4 @@
-"""The rule by which a trial counts as short of processors."""
+"""The rule that decides when a trial was short of processors."""
 
 from __future__ import annotations
 
@@ -35,19 +35,25 @@ FULL = {"duration_s": 60, "processors": 2, "cpu_others_s": 90, "cpu_used_s": 20}
 def test_waiting_for_a_third_of_the_time_is_a_shortage(
     pressure: dict[str, float], is_short: bool
 ) -> None:
-    """Waiting and stolen time count together; waiting at the trial's own CPU limit does not."""
+    """Waiting and stolen time count together, and waiting at the trial's CPU limit does not."""
     assert short_of_processors(pressure) is is_short
 
 
 def test_processes_that_wait_for_each_other_are_no_shortage() -> None:
-    """A container with many processes on an otherwise idle machine is not short of processors."""
-    own = {"duration_s": 60, "cpu_some_s": 59, "processors": 8, "cpu_others_s": 20, "steal_s": 3}
-    assert not short_of_processors(own)
+    """A container with many processes on an idle machine is not short of processors."""
+    pressure = {
+        "duration_s": 60,
+        "cpu_some_s": 59,
+        "processors": 8,
+        "cpu_others_s": 20,
+        "steal_s": 3,
+    }
+    assert not short_of_processors(pressure)
 
 
 @pytest.mark.parametrize("value", [None, "59", True, -59.0, float("nan"), float("inf"), [59]])
 def test_what_is_no_number_is_unknown(value: object) -> None:
-    """What was not measured, or is no number, never makes a trial short of processors."""
+    """A missing or malformed measurement never makes a trial short of processors."""
     assert not short_of_processors({"duration_s": 60, "cpu_some_s": value})
     assert not short_of_processors({"duration_s": value, "cpu_some_s": 59})
     assert not short_of_processors({"cpu_some_s": 59})

@@ -1,4 +1,4 @@
-"""Who a coordinator is, and when it is certainly gone."""
+"""The identity of a coordinator, and when it is certainly dead."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def owner_of(process: subprocess.Popen[bytes]) -> Owner:
-    token = process_identity._process_token(process.pid)
+    token = process_identity.token_of_process(process.pid)
     assert token is not None
     return replace(process_identity.this_process(), pid=process.pid, process_token=token)
 
 
 def test_this_process_lives() -> None:
-    """A coordinator never takes itself for dead, and its identity is stable."""
+    """A coordinator never considers itself dead, and its identity is stable."""
     assert process_identity.this_process() == process_identity.this_process()
     assert not process_identity.process_is_dead(process_identity.this_process())
 
@@ -36,18 +36,18 @@ def test_this_process_lives() -> None:
 def test_a_killed_process_is_dead_even_before_it_is_reaped(
     other: subprocess.Popen[bytes],
 ) -> None:
-    """A zombie holds no run, nor does a process that is gone."""
+    """Neither a zombie nor a vanished process holds a run."""
     owner = owner_of(other)
     assert not process_identity.process_is_dead(owner)
     other.send_signal(signal.SIGKILL)
-    wait_until(lambda: process_identity._process_token(other.pid) is None, "its end")
+    wait_until(lambda: process_identity.token_of_process(other.pid) is None, "its end")
     assert process_identity.process_is_dead(owner)
     other.wait()
     assert process_identity.process_is_dead(owner)
 
 
 def test_a_suspended_process_lives(other: subprocess.Popen[bytes]) -> None:
-    """A suspended process is not dead, so its lease must expire first."""
+    """A suspended process lives, so its lease must expire first."""
     owner = owner_of(other)
     other.send_signal(signal.SIGSTOP)
     assert not process_identity.process_is_dead(owner)
@@ -56,12 +56,12 @@ def test_a_suspended_process_lives(other: subprocess.Popen[bytes]) -> None:
 def test_another_process_of_the_same_id_is_not_the_holder(
     other: subprocess.Popen[bytes],
 ) -> None:
-    """A process id that was given away again does not keep a dead holder alive."""
+    """A reused process id does not keep a dead holder alive."""
     assert process_identity.process_is_dead(replace(owner_of(other), process_token="1"))
 
 
 def test_nothing_is_known_of_other_machines() -> None:
-    """Another host, another boot or namespace, or a holder without a token is never called dead."""
+    """A holder on another host, boot or namespace, or without a token, is never declared dead."""
     me = process_identity.this_process()
     gone = replace(me, pid=2**22 + 1, process_token="1")
     assert process_identity.process_is_dead(gone)
@@ -70,7 +70,7 @@ def test_nothing_is_known_of_other_machines() -> None:
 
 
 def test_the_host_tells_boots_and_namespaces_apart() -> None:
-    """After a reboot, or in another container of the same name, process ids mean other things."""
+    """After a reboot, or in another container of the same name, process ids are different ones."""
     name, boot, namespace = process_identity.this_process().host.split(" ")
     assert name == process_identity.this_process().machine
     assert len(boot) == 36
@@ -81,7 +81,7 @@ def test_the_host_tells_boots_and_namespaces_apart() -> None:
 def test_a_process_that_cannot_be_seen_lives(
     other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, *, is_listed: bool
 ) -> None:
-    """Where /proc hides the processes of other users, their processes never count as dead."""
+    """Processes that /proc hides never count as dead."""
     owner = owner_of(other)
 
     def hidden(path: str) -> str:
@@ -93,6 +93,6 @@ def test_a_process_that_cannot_be_seen_lives(
         raise PermissionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(process_identity, "_read_text", hidden)
+        patched.setattr(process_identity, "read_text", hidden)
         patched.setattr("os.kill", refuse)
         assert not process_identity.process_is_dead(owner)

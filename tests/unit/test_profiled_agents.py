@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from benchmark_files import HUMANEVAL, write_lines
 
-from labledger import untested_sentences
 from labledger.agents.profiles import load_profile
 from labledger.api.experiment_sources import given_benchmark
 from labledger.benchmarks.formats import TranslatedBenchmark
@@ -21,7 +20,8 @@ from labledger.experiment.plan_sections import VariantPlan
 from labledger.experiment.resolve import resolve
 from labledger.records import canonical_json
 from labledger.records.model_calls import Api
-from labledger.runner.run_options import RunOptions
+from labledger.results import untested_sentences
+from labledger.runner.run_options import RunOptions, SourceOptions
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def location(tmp_path: Path) -> str:
 
 
 def benchmark_with(location: str, *agents: str) -> TranslatedBenchmark:
-    found = given_benchmark(location, RunOptions(agents=agents))
-    assert found is not None
-    return found
+    benchmark = given_benchmark(location, RunOptions(source=SourceOptions(agents=agents)))
+    assert benchmark is not None
+    return benchmark
 
 
 def variants(location: str, folder: Path, *agents: str) -> dict[str, VariantPlan]:
-    """The variants of the experiment that a run with these agents has."""
+    """Return the variants of a run's experiment with these agents."""
     benchmark = benchmark_with(location, *agents)
     translated = translate(benchmark, default_image="python:3", agents=agents)
     plan = resolve(load_experiment(store_experiment(translated, folder))).plan
@@ -44,10 +44,10 @@ def variants(location: str, folder: Path, *agents: str) -> dict[str, VariantPlan
 
 
 def test_each_agent_is_a_variant(location: str, tmp_path: Path) -> None:
-    """A profile, a version, a model and options become a variant with its models allowed."""
+    """A profile, a version, a model and options become a variant that may use its models."""
     given = ("codex@0.99.0:model=gpt-5", "claude-code:model=claude,max_turns=9")
-    found = variants(location, tmp_path / "lab", *given)
-    codex, claude = found["codex"], found["claude-code"]
+    variants_of_run = variants(location, tmp_path / "lab", *given)
+    codex, claude = variants_of_run["codex"], variants_of_run["claude-code"]
     assert (codex.role, claude.role) == ("baseline", "treatment")
     assert codex.profile is not None
     assert (codex.profile.version, codex.profile.provider) == ("0.99.0", "openai")
@@ -61,16 +61,19 @@ def test_each_agent_is_a_variant(location: str, tmp_path: Path) -> None:
 
 
 def test_agents_of_one_profile_have_names_of_their_own(location: str, tmp_path: Path) -> None:
-    """Two models of one profile are two variants, named by what differs."""
+    """Two models of one profile are two variants, named by their difference."""
     given = ("mini-swe-agent:model=openai/a", "mini-swe-agent:model=anthropic/b")
-    found = variants(location, tmp_path / "lab", *given)
-    assert list(found) == ["mini-swe-agent-openai-a", "mini-swe-agent-anthropic-b"]
+    variants_of_run = variants(location, tmp_path / "lab", *given)
+    assert list(variants_of_run) == ["mini-swe-agent-openai-a", "mini-swe-agent-anthropic-b"]
 
 
 def test_own_agents_stand_beside_them(location: str, tmp_path: Path) -> None:
-    """The agents of the benchmark can be chosen as before, alone or beside a profile."""
-    own = benchmark_with(location).agents[0].name
-    assert list(variants(location, tmp_path / "lab", own, "codex:model=m")) == [own, "codex"]
+    """The benchmark's own agents can be chosen alone or beside a profile."""
+    agent_name = benchmark_with(location).agents[0].name
+    assert list(variants(location, tmp_path / "lab", agent_name, "codex:model=m")) == [
+        agent_name,
+        "codex",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_own_agents_stand_beside_them(location: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(location: str, tmp_path: Path, given: str, message: str) -> None:
-    """Words that name no agent, or not what an agent needs, are refused with what is wrong."""
+    """An unknown agent, or an agent without a required option, is refused with the problem."""
     with pytest.raises(InvalidInput, match=message):
         variants(location, tmp_path / "lab", given)
 
@@ -99,14 +102,16 @@ def test_what_is_refused(location: str, tmp_path: Path, given: str, message: str
 def test_what_the_experiment_refuses(
     location: str, tmp_path: Path, given: str, message: str
 ) -> None:
-    """Versions that are not pinned, options and models are checked with the experiment."""
+    """Unpinned versions, options and models are checked with the experiment."""
     with pytest.raises(InvalidInput, match=message):
         variants(location, tmp_path / "lab", given)
 
 
 def test_an_untested_version_is_marked(location: str, tmp_path: Path) -> None:
-    """Preflight, plan, status, page and report name an agent whose profile was tested with another
-    version, and do not mention a tested one. The run's digest does not depend on it."""
+    """Preflight, plan, status, page and report mark an agent with an untested version.
+
+    They do not mention a tested one. The run's digest does not depend on it.
+    """
     benchmark = benchmark_with(location, "codex@0.99.0:model=gpt-5", "claude-code:model=claude")
     translated = translate(
         benchmark,
@@ -119,8 +124,8 @@ def test_an_untested_version_is_marked(location: str, tmp_path: Path) -> None:
     assert sentence == (
         f"codex is version 0.99.0, but its profile was tested with version {tested}"
     )
-    warnings = [each for each in check_agents(experiment.plan) if each.warning]
-    assert [tested in each.detail for each in warnings] == [True]
+    warnings = [warning for warning in check_agents(experiment.plan) if warning.warning]
+    assert [tested in warning.detail for warning in warnings] == [True]
     marked = copy.deepcopy(experiment.document)
     for variant in marked["variants"]:
         variant["profile"].pop("tested_version", None)

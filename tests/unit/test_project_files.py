@@ -38,7 +38,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """An experiment in a folder of its own, beside files of the user."""
+    """An experiment in its own folder, beside files of the user."""
     (tmp_path / "clone").mkdir()
     return Folder(tmp_path / "clone")
 
@@ -81,7 +81,7 @@ WAYS = [by_absolute_path, by_dots, by_link, by_linked_folder, by_link_of_a_link,
 def test_what_leads_out_of_the_project_is_asked_for(
     folder: Folder, tmp_path: Path, leads_out: Callable[[Folder, Path], None]
 ) -> None:
-    """A dataset or workspace outside is not read before it is allowed, by whatever way it leads."""
+    """An outside dataset or workspace is not read before it is allowed, however it is reached."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "tasks.jsonl").write_text(ROWS)
@@ -99,7 +99,7 @@ def test_what_leads_out_of_the_project_is_asked_for(
 def test_files_of_the_project_are_read(
     folder: Folder, tmp_path: Path, leads_out: Callable[[Folder, Path], None], marker: str
 ) -> None:
-    """What is in the repository, or in the folder that holds the lab, is shared as ever."""
+    """Files in the repository, or in the folder that holds the lab, need no permission."""
     (tmp_path / marker).mkdir()
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -109,7 +109,7 @@ def test_files_of_the_project_are_read(
 
 
 def test_permission_is_for_one_project_and_one_file(folder: Folder, tmp_path: Path) -> None:
-    """Another project, or another file beside the allowed one, is asked for again."""
+    """Another project, or another file beside the allowed one, needs its own permission."""
     for name in ("one", "two"):
         (tmp_path / f"{name}.jsonl").write_text(ROWS)
     folder.data["dataset"]["path"] = "../one.jsonl"
@@ -126,7 +126,7 @@ def test_permission_is_for_one_project_and_one_file(folder: Folder, tmp_path: Pa
 
 
 def test_one_error_names_paths_and_keys(folder: Folder, tmp_path: Path) -> None:
-    """A dataset outside and a provider that is not known are asked for together."""
+    """An outside dataset and an unknown provider are in one request."""
     (tmp_path / "one.jsonl").write_text(ROWS)
     folder.data["dataset"]["path"] = "../one.jsonl"
     upstream = {"api": "gemini", "upstream": "https://x.example", "key": {"command": ["id"]}}
@@ -138,7 +138,7 @@ def test_one_error_names_paths_and_keys(folder: Folder, tmp_path: Path) -> None:
 
 
 def test_allow_asks_for_what_an_allowed_dataset_names(folder: Folder, tmp_path: Path) -> None:
-    """Workspaces beside an allowed dataset are asked for as one folder, by the same command."""
+    """The same command requests workspaces beside an allowed dataset as one folder."""
     shared = tmp_path / "shared"
     shared.mkdir()
     rows = []
@@ -155,12 +155,12 @@ def test_allow_asks_for_what_an_allowed_dataset_names(folder: Folder, tmp_path: 
 
 
 def test_other_user_makes_no_project(folder: Folder, tmp_path: Path, as_root: None) -> None:
-    """A marker of another user in a folder above does not make that folder a project."""
+    """A marker of another user in a parent folder does not make it a project."""
     (tmp_path / ".git").mkdir()
     assert ProjectFiles.of(folder.path, "x").root == tmp_path
     os.chown(tmp_path / ".git", 12345, -1)
     assert ProjectFiles.of(folder.path, "x").root == folder.path
-    # As for a container of CI, whose checkout belongs to another user as a whole.
+    # Like in a CI container, where another user owns the whole checkout.
     for path in (tmp_path, folder.path):
         os.chown(path, 12345, -1)
     assert ProjectFiles.of(folder.path, "x").root == tmp_path
@@ -177,7 +177,7 @@ def test_home_folder_is_no_project(
 
 
 def test_repository_is_the_project_of_the_labs_in_it(tmp_path: Path) -> None:
-    """A lab in a repository does not narrow it; a lab around a repository does not widen it."""
+    """A lab in a repository does not narrow the project, and one around it does not widen it."""
     inner = tmp_path / "outer" / "repository" / "lab" / "experiment"
     inner.mkdir(parents=True)
     (tmp_path / "outer" / ".lab").mkdir()
@@ -189,7 +189,7 @@ def test_repository_is_the_project_of_the_labs_in_it(tmp_path: Path) -> None:
 def test_dataset_that_is_exchanged_is_not_read(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What counts is the file that was opened, not what the path led to before or after."""
+    """The file that was opened counts, not an earlier or later target of its path."""
     secret = tmp_path / "secret.jsonl"
     secret.write_text(ROWS)
     path = folder.path / "tasks.jsonl"
@@ -212,7 +212,7 @@ def test_dataset_that_is_exchanged_is_not_read(
 @pytest.mark.parametrize("name", ["experiment.yaml", "tasks.jsonl"])
 @pytest.mark.parametrize("kind", ["FIFO", "device"])
 def test_what_is_no_file_is_refused_at_once(folder: Folder, name: str, kind: str) -> None:
-    """A FIFO or a device in the place of experiment or dataset is an error, and never waits."""
+    """A FIFO or device in place of an experiment or dataset is an error, and never waits."""
     path = folder.experiment().with_name(name)
     path.unlink()
     if kind == "FIFO":
@@ -245,7 +245,7 @@ def test_what_is_no_file_is_refused_at_once(folder: Folder, name: str, kind: str
     ],
 )
 def test_no_message_repeats_a_file_that_is_no_experiment(tmp_path: Path, content: str) -> None:
-    """A link to a secret in the place of an experiment is refused without any of its text."""
+    """A link to a secret in place of an experiment is refused without any of its text."""
     (tmp_path / "secret").write_text(content)
     (tmp_path / "experiment.yaml").symlink_to("secret")
     for words in (("preflight",), ("run", "--dry-run"), ("allow",), ("gateway", "check")):
@@ -264,7 +264,7 @@ def test_experiment_with_mistakes_is_still_quoted(folder: Folder) -> None:
 
 @pytest.mark.parametrize("content", [SECRET, "hunter2\n", '{"hunter2": "hunter3"}\n'])
 def test_no_message_repeats_a_file_that_is_no_dataset(folder: Folder, content: str) -> None:
-    """A secret of the project in the place of a dataset is refused without any of its text."""
+    """A secret of the project in place of a dataset is refused without any of its text."""
     (folder.path / ".env").write_text(content)
     folder.data["dataset"]["path"] = ".env"
     assert "hunter" not in "\n".join(map(str, folder.task_problems()))
@@ -281,7 +281,7 @@ def test_no_message_repeats_a_file_that_is_no_dataset(folder: Folder, content: s
 def test_no_message_repeats_other_files(
     folder: Folder, name: str, words: tuple[str, ...], content: str
 ) -> None:
-    """Settings of a lab and files of clusters that are links to secrets are not repeated either."""
+    """Lab settings and cluster files that link to secrets are not quoted either."""
     folder.experiment()
     (folder.path / "secret").write_text(content)
     LabFolder(folder.path / ".lab").create()
@@ -309,7 +309,7 @@ def registry(folder: Path, **task: str) -> Path:
 
 @pytest.mark.parametrize("place", ["../private/task", "{outside}/task", "linked/task"])
 def test_registry_that_leads_out_is_asked_for(tmp_path: Path, place: str) -> None:
-    """A task's path that leads out of the registry's project is not read before it is allowed."""
+    """A task's path that leaves the registry's project is not read before it is allowed."""
     (tmp_path / "clone").mkdir()
     outside = tmp_path / "private"
     harbor_task(outside, "task")
@@ -318,12 +318,12 @@ def test_registry_that_leads_out_is_asked_for(tmp_path: Path, place: str) -> Non
     with pytest.raises(PermissionNeeded, match=str(outside)):
         find_tasks(str(path))
     labledger.allow(labledger.needed_permissions(f"harbor:{path}"))
-    assert [each.name for each in find_tasks(str(path)).tasks] == ["one"]
+    assert [task.name for task in find_tasks(str(path)).tasks] == ["one"]
 
 
 @pytest.mark.parametrize("url", ["file://{}", "{}", "file:///.{}", "file://{}%2f"])
 def test_local_repository_outside_is_asked_for(tmp_path: Path, url: str) -> None:
-    """A registry has Git read no local repository outside of its project without permission."""
+    """Git reads no local repository outside of a registry's project without permission."""
     (tmp_path / "clone").mkdir()
     path = registry(
         tmp_path / "clone",
@@ -345,7 +345,7 @@ def test_linked_task_folder_is_asked_for(tmp_path: Path) -> None:
 
 
 def _link_of_a_benchmark(clone: Path, outside: Path, format_name: str) -> Callable[[str], object]:
-    """Link `clone/location` to a benchmark outside, and return what reads a location."""
+    """Link `clone/location` to a benchmark outside, and return a reader of a location."""
     readers: dict[str, Callable[[str], object]] = {
         "predictions": lambda location: read_predictions(location, ["i"]),
         "harbor": find_tasks,
@@ -369,7 +369,7 @@ def _link_of_a_benchmark(clone: Path, outside: Path, format_name: str) -> Callab
 def test_location_of_a_benchmark_that_leads_out_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
 ) -> None:
-    """A link at a location is a stranger's, though the user has named the location."""
+    """A link at a named location needs permission, because a stranger may have made it."""
     clone, outside = tmp_path / "clone", tmp_path / "private"
     clone.mkdir()
     outside.mkdir()
@@ -379,7 +379,7 @@ def test_location_of_a_benchmark_that_leads_out_is_asked_for(
         with pytest.raises(PermissionNeeded, match=str(outside)) as asked:
             read(location)
     by_name = f"`labledger allow {format_name}:folder/location`"
-    digests = " ".join(each.digest for each in asked.value.needed)
+    digests = " ".join(permission.digest for permission in asked.value.needed)
     by_digest = f"`labledger allow {digests}`"
     hint = asked.value.hint or ""
     assert (by_digest if format_name == "predictions" else by_name) in hint

@@ -1,4 +1,4 @@
-"""Which failures of calls excuse an agent: what a journal says, and when the agent ended."""
+"""Failures of calls that excuse an agent: the journal, and when the agent ended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRET = "hunter2-of-the-run"
 
 
 def call(number: int, status: int | None = 200, **fields: Any) -> ModelCall:
-    """A call of a second, answered with a status."""
+    """Return a call of one second, answered with a status."""
     answered = ModelCall(
         call=number,
         started_at=BEGAN,
@@ -53,26 +53,26 @@ def call(number: int, status: int | None = 200, **fields: Any) -> ModelCall:
 
 
 def down(number: int, fault: CallFault | None = CallFault.PROVIDER, **fields: Any) -> ModelCall:
-    """A call that the provider failed."""
+    """Return a call that the provider failed."""
     return call(number, 500, **{"reason": "provider_error", "fault": fault, **fields})
 
 
 def refused(number: int, **fields: Any) -> ModelCall:
-    """A call that the provider refused because of the account."""
+    """Return a call that the provider refused because of the account."""
     reason = {"reason": "credit_exhausted", "detail": f"No credit for {SECRET}."}
     fault = CallFault.CONFIGURATION
     return call(number, 402, **{**reason, "fault": fault, **fields})
 
 
 def written(folder: Path, calls: Iterable[ModelCall], first: Any = None) -> Path:
-    """A trial's folder with a journal."""
+    """Write a trial's folder with a journal."""
     rows = [first or opened_line(BEGAN)]
-    for each in calls:
-        rows.append(asked_line(each))
-        if each.state is not CallState.UNKNOWN:
-            rows.append(ended_line(replace(each, fault=None)))
-        if each.fault is not None:
-            rows.append(judged_line(each.call, each.fault))
+    for call in calls:
+        rows.append(asked_line(call))
+        if call.state is not CallState.UNKNOWN:
+            rows.append(ended_line(replace(call, fault=None)))
+        if call.fault is not None:
+            rows.append(judged_line(call.call, call.fault))
     journal = folder / JOURNAL
     journal.parent.mkdir(parents=True)
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -82,7 +82,7 @@ def written(folder: Path, calls: Iterable[ModelCall], first: Any = None) -> Path
 def judged(
     folder: Path, *calls: ModelCall, after_s: float = SOON, first: Any = None
 ) -> GradingOutcome:
-    """How a trial ends that its grader failed, and whose agent made these calls."""
+    """Return the outcome of a trial whose grader failed and whose agent made these calls."""
     use = AttemptCalls.read(written(folder, calls, first), Redactor({"RUN_SECRET": SECRET}))
     assert use.problems == ()
     score = {"verdict": "fail"}
@@ -91,7 +91,7 @@ def judged(
 
 
 def test_an_account_that_was_refused_explains_a_grader_that_failed(tmp_path: Path) -> None:
-    """An agent without an answer may leave what the grader cannot read."""
+    """An agent without an answer may leave files that the grader cannot read."""
     use = AttemptCalls.read(written(tmp_path, [refused(1)]), Redactor({}))
     outcome = GradingOutcome(SlotStatus.GRADE_ERROR, Reason.INVALID_JSON, "no JSON")
     ended = use.judge(outcome, clock.later(BEGAN, 1 + SOON))
@@ -103,7 +103,7 @@ def test_an_account_that_was_refused_explains_a_grader_that_failed(tmp_path: Pat
 def test_no_failed_call_explains_memory_that_an_agent_used_up(
     tmp_path: Path, reason: Reason
 ) -> None:
-    """An agent that had its trial killed does not gain from its provider's failure."""
+    """A provider's failure does not excuse an agent that used up the memory."""
     use = AttemptCalls.read(written(tmp_path, [refused(1)]), Redactor({}))
     outcome = GradingOutcome(SlotStatus.AGENT_ERROR, reason, "killed")
     assert use.judge(outcome, clock.later(BEGAN, 1 + SOON)) is outcome
@@ -151,7 +151,7 @@ NOT_EXCUSED = {
 
 @pytest.mark.parametrize("name", EXCUSED)
 def test_what_excuses(tmp_path: Path, name: str) -> None:
-    """An agent whose last call failed without its doing has not failed, if it ended soon after."""
+    """An agent that ended soon after a call failed without its fault is excused."""
     outcome = judged(tmp_path, *EXCUSED[name])
     assert outcome.status is SlotStatus.INFRA_ERROR, outcome
     assert outcome.reason in {Reason.PROVIDER_FAILED, Reason.GATEWAY_FAILED}
@@ -159,13 +159,13 @@ def test_what_excuses(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_EXCUSED)
 def test_what_does_not_excuse(tmp_path: Path, name: str) -> None:
-    """What an agent can arrange leaves its trial as it was graded."""
+    """A failure that an agent can arrange leaves its trial as graded."""
     outcome = judged(tmp_path, *NOT_EXCUSED[name])
     assert (outcome.status, outcome.reason) == (SlotStatus.COMPLETED, None)
 
 
 def test_an_agent_that_goes_on_is_not_excused(tmp_path: Path) -> None:
-    """An agent that works on for minutes after a failed call, or times out then, did not fail."""
+    """An agent that works on for minutes after a failed call, or times out, is not excused."""
     calls = [call(1), down(2)]
     assert judged(tmp_path / "late", *calls, after_s=LATE).status is SlotStatus.COMPLETED
     long = [call(1), down(2, duration_ms=240_000)]
@@ -173,7 +173,7 @@ def test_an_agent_that_goes_on_is_not_excused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_the_variant_does_not_use_excuses_nobody(tmp_path: Path) -> None:
-    """A call that the gateway found needless keeps its fault, and is no excuse."""
+    """A call that the gateway found needless is no excuse."""
     rows = [opened_line(BEGAN), asked_line(refused(1)), ended_line(refused(1))]
     rows.append(judged_line(1, CallFault.CONFIGURATION, needless=True))
     journal = tmp_path / JOURNAL
@@ -185,7 +185,7 @@ def test_a_model_that_the_variant_does_not_use_excuses_nobody(tmp_path: Path) ->
 
 
 def test_the_message_has_the_providers_sentence(tmp_path: Path) -> None:
-    """It is redacted as all words of others, and says that the configuration is at fault."""
+    """The message has the provider's sentence, redacted, and blames the configuration."""
     outcome = judged(tmp_path, refused(1))
     assert outcome.message is not None
     assert "one refuses the run's configuration" in outcome.message
@@ -194,7 +194,7 @@ def test_the_message_has_the_providers_sentence(tmp_path: Path) -> None:
 
 
 def test_the_evidence_says_how_calls_went(tmp_path: Path) -> None:
-    """It counts answers and refusals, with the last sentence; no answer is 0 answers."""
+    """The evidence counts answers, also 0, and refusals, with the last sentence."""
     calls = [
         call(1),
         down(2, detail="Sorry."),
@@ -229,7 +229,7 @@ def test_the_evidence_says_how_calls_went(tmp_path: Path) -> None:
 def test_journals_of_earlier_versions_are_read_by_status(
     tmp_path: Path, last: ModelCall, is_excused: bool
 ) -> None:
-    """A gateway that did not look for faults had only the status to go by; the rest holds."""
+    """A journal of an earlier version without faults is judged by its statuses."""
     expected = SlotStatus.INFRA_ERROR if is_excused else SlotStatus.COMPLETED
     assert judged(tmp_path / "a", call(1), last, first=OLD).status is expected
     late = judged(tmp_path / "b", call(1), last, first=OLD, after_s=LATE)
@@ -241,7 +241,7 @@ def test_journals_of_earlier_versions_are_read_by_status(
 
 
 def test_an_old_journal_that_a_new_gateway_continued(tmp_path: Path) -> None:
-    """A failure that the new gateway looked into is judged by what it found."""
+    """A failure that the new gateway probed is judged by the probe."""
     rows = [OLD, *(asked_line(call(1)), ended_line(call(1)))]
     rows += [asked_line(call(2)), ended_line(call(2, 500)), judged_line(2, None)]
     journal = tmp_path / JOURNAL

@@ -1,4 +1,4 @@
-"""Keys of providers: nothing is run, read or sent before the user has allowed exactly that."""
+"""Provider keys: no command runs and no key is read or sent before the user allows exactly that."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def provider(upstream: str, key: KeySource | None = None, **fields: Any) -> Prov
     ],
 )
 def test_usual_use_needs_no_permission(free: ProviderConfig) -> None:
-    """Known providers at their own addresses, and loopback without a key, are used at once."""
+    """Known providers at their own addresses, and loopback without a key, need no permission."""
     assert permissions_of([free]) == ()
 
 
@@ -96,9 +96,9 @@ def test_usual_use_needs_no_permission(free: ProviderConfig) -> None:
     ],
 )
 def test_any_other_address_needs_permission(upstream: str) -> None:
-    """What merely looks like loopback or like a known provider is asked for, with and without key.
+    """An address that only resembles loopback or a known provider needs permission.
 
-    The usual variable of a known provider is asked for there, too.
+    This holds with and without a key, and also for the provider's usual variable.
     """
     for key in (None, ANTHROPIC.key):
         [needed] = permissions_of([provider(upstream, key)])
@@ -119,7 +119,7 @@ def test_any_other_address_needs_permission(upstream: str) -> None:
     ],
 )
 def test_each_key_is_named_in_plain_words(asks: ProviderConfig, says: str) -> None:
-    """A variable on loopback, another variable, another header, a file and a command are asked."""
+    """Each unusual variable, header, file and command is named in the request."""
     [needed] = permissions_of([asks])
     assert says in needed.sentence
 
@@ -127,7 +127,7 @@ def test_each_key_is_named_in_plain_words(asks: ProviderConfig, says: str) -> No
 def test_key_file_is_allowed_as_it_really_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link that leads to another file, and a relative path elsewhere, are asked for again."""
+    """A link to another file, and a relative path elsewhere, need new permissions."""
     (tmp_path / "a").write_text("key-a")
     (tmp_path / "b").write_text("key-b")
     link = tmp_path / "link"
@@ -160,7 +160,7 @@ def test_key_file_that_waits_is_refused(tmp_path: Path) -> None:
 
 
 def test_command_runs_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program of the experiment's folder does not take part in an allowed command."""
+    """An allowed command does not find programs in the experiment's folder."""
     home, work = tmp_path / "home", tmp_path / "work"
     for folder, key in ((home, "of-home"), (work, "of-stranger")):
         folder.mkdir()
@@ -173,7 +173,7 @@ def test_command_runs_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Listener:
-    """A server of loopback that keeps what it was sent."""
+    """A server on loopback that keeps its requests."""
 
     def __init__(self) -> None:
         self.received: list[str] = []
@@ -192,15 +192,15 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Any:
-    made = Listener()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    listener = Listener()
+    yield listener
+    listener.server.shutdown()
+    listener.server.server_close()
 
 
 def stranger(folder: Path, url: str) -> Path:
     """An experiment whose three providers ask for a command, a file and a variable."""
-    made = Folder(folder)
+    experiment_folder = Folder(folder)
     (folder / "secret").write_text("of-the-file")
     touch = [sys.executable, "-c", f"open({str(folder / 'acted')!r}, 'w'); print('of-command')"]
     sources = {
@@ -208,14 +208,14 @@ def stranger(folder: Path, url: str) -> Path:
         "two": {"file": str(folder / "secret")},
         "three": {"env": "USER_SECRET"},
     }
-    made.data["runtime"]["models"] = {
+    experiment_folder.data["runtime"]["models"] = {
         "providers": {
             name: {"api": "openai-chat", "upstream": url, "key": key}
             for name, key in sources.items()
         },
         "allow": {name: ["m"] for name in sources},
     }
-    return made.experiment()
+    return experiment_folder.experiment()
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_stranger_s_experiment_does_not_act(
 def test_allowed_experiment_is_used_until_a_word_changes(
     tmp_path: Path, listener: Listener
 ) -> None:
-    """`labledger allow` lets exactly this pass; one more word, or another address, asks again."""
+    """`labledger allow` permits exactly this; another word or address needs a new permission."""
     experiment = stranger(tmp_path, listener.url)
     env = {"USER_SECRET": "of-the-user"}
     check = ("gateway", "check", experiment, "--send")
@@ -256,7 +256,7 @@ def test_allowed_experiment_is_used_until_a_word_changes(
     assert len(listed) == 3
     assert run_forked(*check, folder=tmp_path, **env).returncode == 2
     assert listener.received == []
-    digests = ",".join(each["digest"] for each in listed)
+    digests = ",".join(permission["digest"] for permission in listed)
     run_forked(*check, folder=tmp_path, LABLEDGER_ALLOW=digests, **env)
     assert len(listener.received) == 3
     assert run_forked("allow", experiment, "--yes", folder=tmp_path, **env).returncode == 0
@@ -278,7 +278,7 @@ def imported_lab(
     (tmp_path / "source").mkdir()
     path = kit.make_ledger(tmp_path / "source")
     with kit.open_writer(path) as writer:
-        resolved.freeze(writer._store)
+        resolved.freeze(writer.store)
         fields = {"resolved": resolved.document, "source_path": "/nowhere/experiment.yaml"}
         if status is RunStatus.COMPLETED:
             lease = kit.begin_run(writer, 4, **fields)
@@ -286,8 +286,8 @@ def imported_lab(
                 writer.commit_result(lease, kit.result(idx))
         else:
             variants = tuple(
-                Variant(each.variant_id, each.role, each.bindings)
-                for each in resolved.plan.variants
+                Variant(variant.variant_id, variant.role, variant.bindings)
+                for variant in resolved.plan.variants
             )
             tasks = [(task.task_id, task.digest, row) for task, row in resolved.frozen_tasks()]
             new = kit.new_run(variants=variants, images={}, **fields)
@@ -313,7 +313,7 @@ ALL_AGAIN = ("--status", "completed", "--despite-verdict", "--because", "x", "--
 def test_imported_run_does_not_act(
     tmp_path: Path, listener: Listener, words: tuple[str, ...], status: RunStatus
 ) -> None:
-    """A run of a stranger's ledger runs no command and reads no key; a complete one needs none."""
+    """An imported run executes no command and reads no key; a complete one needs none."""
     overrides = Overrides(limit=1) if words[0] == "extend" else None
     lab = imported_lab(tmp_path, listener.url, status, overrides)
     env = {"USER_SECRET": "of-the-user", "KEY": "a-value", "TOKEN": "a-value"}
@@ -330,12 +330,12 @@ def test_imported_run_does_not_act(
         assert f"`labledger allow {kit.RUN} --lab-dir {lab}`" in text
         allowed = run_forked("allow", kit.RUN, "--yes", "--lab-dir", lab, folder=tmp_path)
         assert allowed.returncode == 0, allowed.stderr
-        kinds = [each.document["kind"] for each in labledger.allowed_permissions()]
+        kinds = [permission.document["kind"] for permission in labledger.allowed_permissions()]
         assert kinds.count("model_provider") == 3
 
 
 def test_coordinator_asks_for_the_hosts(tmp_path: Path) -> None:
-    """What hosts of a cluster are told to read must be allowed by the coordinator's user."""
+    """The coordinator's user must allow the key sources that hosts will read."""
     from labledger.hosts.connect import model_needs
 
     experiment = stranger(tmp_path, "http://127.0.0.1:9")
@@ -358,7 +358,7 @@ def test_stored_task_grants_no_models() -> None:
 
 
 def test_source_without_a_place_is_no_key() -> None:
-    """A key of a stranger's ledger that names no place is an error, not a failure."""
+    """A stored key without a place is an error, not a crash."""
     asks = [provider("http://127.0.0.1:1", KeySource())]
     labledger.allow(permissions_of(asks))
     with pytest.raises(InvalidInput, match="is empty"):
@@ -366,12 +366,12 @@ def test_source_without_a_place_is_no_key() -> None:
 
 
 def test_question_shows_hostile_text_escaped(tmp_path: Path) -> None:
-    """What an experiment asks for cannot hide a part of itself on a terminal."""
-    made = Folder(tmp_path)
+    """Terminal control characters in a request are escaped, so no part is hidden."""
+    folder = Folder(tmp_path)
     words = ["sh", "-c", "id", "\x1b[2K\r\u202etxet\u200b"]
     asked = {"api": "gemini", "upstream": "https://x.example", "key": {"command": words}}
-    made.data["runtime"]["models"] = {"providers": {"x": asked}, "allow": {"x": ["m"]}}
-    experiment = made.experiment()
+    folder.data["runtime"]["models"] = {"providers": {"x": asked}, "allow": {"x": ["m"]}}
+    experiment = folder.experiment()
     for words_typed in (("allow",), ("preflight",), ("gateway", "check")):
         done = run_forked(*words_typed, experiment, folder=tmp_path)
         text = done.stdout + done.stderr
@@ -380,7 +380,7 @@ def test_question_shows_hostile_text_escaped(tmp_path: Path) -> None:
 
 
 def test_no_other_code_reads_keys() -> None:
-    """`_keys_from` is called by the two functions of keys.py alone, and those by known callers.
+    """Only the two functions of keys.py call `_keys_from`, and only known callers call those two.
 
     A new caller of `read_keys_on_host`, or a new way to make `ModelNeeds`, would skip the question.
     """

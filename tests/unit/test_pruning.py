@@ -1,4 +1,4 @@
-"""When a variant is given up."""
+"""When a run gives up a variant."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ FAILURES = [
 
 @pytest.mark.parametrize("status", FAILURES)
 def test_failures_in_a_row_prune(status: SlotStatus) -> None:
-    """Every status but `completed` counts, and the limit itself is enough."""
+    """Every status but `completed` counts, and reaching the limit is enough."""
     assert not noted(status).is_pruned("treat")
     assert noted(status, status).is_pruned("treat")
 
 
 def test_a_completed_slot_ends_the_row() -> None:
-    """Failures count only in a row, whatever the verdict of what lies between them."""
+    """Only consecutive failures count, whatever the verdict of the slots between them."""
     pruning = noted(SlotStatus.AGENT_ERROR, SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR)
     assert not pruning.is_pruned("treat")
 
 
 def test_a_row_after_a_completed_slot_is_as_long() -> None:
-    """The limit is the same after a slot that completed: the row begins again at nothing."""
+    """After a completed slot, counting begins again at 0 with the same limit."""
     pruning = noted(SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR, SlotStatus.AGENT_ERROR)
     assert pruning.is_pruned("treat")
 
@@ -53,23 +53,23 @@ def test_skipped_slots_neither_count_nor_end_the_row() -> None:
 
 
 def test_variants_are_counted_apart() -> None:
-    """One variant's failures are no other's."""
+    """Failures of one variant do not count for another."""
     pruning = noted(SlotStatus.AGENT_ERROR, SlotStatus.AGENT_ERROR)
     assert not pruning.is_pruned("base")
 
 
 def test_failures_before_a_resume_count() -> None:
-    """Failures in a row are counted across a resume."""
+    """Consecutive failures are counted across a resume."""
     assert noted(SlotStatus.AGENT_ERROR, before=1).is_pruned("treat")
 
 
 def test_nothing_is_pruned_unless_asked_for() -> None:
-    """Without `design.prune`, a variant may fail for ever."""
+    """Without `design.prune`, a variant may fail without end."""
     pruning = Pruning(None, {"treat": 1000})
     assert not pruning.is_pruned("treat")
 
 
 def test_the_reason_names_variant_and_count() -> None:
-    """A skipped slot says why."""
+    """A skipped slot's reason names the variant and the count."""
     pruning = noted(SlotStatus.AGENT_ERROR, SlotStatus.AGENT_ERROR)
     assert pruning.reason("treat") == "variant treat failed 2 slots in a row"

@@ -1,4 +1,4 @@
-"""HumanEval and MBPP files: what they are translated to, and what is refused with its line."""
+"""HumanEval and MBPP files: their translation, and refusals with the line."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def refused(name: str, path: Path) -> list[str]:
 
 
 def test_humaneval_is_translated_to_this_experiment(tmp_path: Path) -> None:
-    """The experiment file is the golden text, and the agent's tasks hold prompt and name alone."""
+    """The experiment file equals the expected text, and agents' tasks hold only prompt and name."""
     experiment = translated("humaneval", write_lines(tmp_path / "h.jsonl", HUMANEVAL))
     digest = "77a9bd8e44bc8de5"
     assert experiment.files["experiment.yaml"].decode() == GOLDEN.format(digest=digest)
@@ -165,7 +165,7 @@ def test_solutions_are_for_gold_alone(tmp_path: Path) -> None:
 
 
 def test_plain_and_gzip_give_the_same_bytes(tmp_path: Path) -> None:
-    """The same rows give the same files, whatever the file is called, compressed or not."""
+    """Equal rows give equal files, whatever the file's name and compression."""
     plain = translated("humaneval", write_lines(tmp_path / "a.jsonl", HUMANEVAL))
     packed = translated("humaneval", write_lines(tmp_path / "b.jsonl.gz", HUMANEVAL))
     assert plain == packed
@@ -192,7 +192,7 @@ def test_translation_is_the_same_in_another_process(tmp_path: Path) -> None:
 
 
 def test_both_forms_of_mbpp(tmp_path: Path) -> None:
-    """Lines with `text` and setup code, and the sanitized array with `prompt` and imports."""
+    """Both the lines with `text` and setup code and the sanitized array are read."""
     whole = translated("mbpp", write_lines(tmp_path / "m.jsonl", MBPP))
     assert [row["id"] for row in rows_of(whole, "tasks.jsonl")] == ["mbpp/2", "mbpp/3"]
     assert rows_of(whole, "tasks.jsonl")[1]["task"] == {
@@ -215,7 +215,7 @@ def test_both_forms_of_mbpp(tmp_path: Path) -> None:
 
 
 def test_every_problem_is_reported_with_its_line(tmp_path: Path) -> None:
-    """Broken JSON, unknown keys, wrong types, wrong ids and tests that are no Python."""
+    """Broken JSON, unknown keys, wrong types, wrong ids and invalid tests are reported."""
     first, second, third = HUMANEVAL
     path = tmp_path / "h.jsonl"
     lines = [
@@ -266,7 +266,7 @@ def test_a_wrong_row_of_mbpp(change: Row, expected: str, tmp_path: Path) -> None
 
 
 def test_an_array_has_lines_too(tmp_path: Path) -> None:
-    """A problem in an item of an array names the line that the item begins at."""
+    """A problem in an array names the line where its item begins."""
     path = write_array(tmp_path / "s.json", [SANITIZED[0], {**SANITIZED[1], "code": 1}])
     text = path.read_text("utf-8")
     line = text[: text.rindex("{")].count("\n") + 1
@@ -280,7 +280,7 @@ def test_an_array_has_lines_too(tmp_path: Path) -> None:
     [b"", b"\n\n", b"[]", b"[", b"\xff\xfe{}", b"\x1f\x8bgarbage", b"null", b"[" * 100_000, b"[1]"],
 )
 def test_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
-    """Whatever the bytes are, the error is a plain one."""
+    """Any bytes give a plain error."""
     path = tmp_path / "garbage"
     path.write_bytes(content)
     assert refused("humaneval", path)
@@ -307,7 +307,7 @@ def forms(content: bytes) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("number", range(len(forms(b"{}"))))
 def test_a_file_in_another_form(number: int, tmp_path: Path) -> None:
-    """One problem says what the file is, whatever is in it."""
+    """One problem names the file's form, whatever its content."""
     path = write_lines(tmp_path / "rows.jsonl", HUMANEVAL * 50)
     expected, content = forms(path.read_bytes())[number]
     path.write_bytes(content)
@@ -321,7 +321,7 @@ def test_a_file_in_another_form(number: int, tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_a_file(
     write: Callable[[Path, Sequence[Row]], Path], tmp_path: Path
 ) -> None:
-    """A file that Windows programs wrote reads as one without the mark, lines and arrays alike."""
+    """A file with a byte order mark is read as one without it, as lines and as array."""
     path = write(tmp_path / "rows.json", HUMANEVAL)
     plain = read_benchmark(BenchmarkReference("humaneval", str(path))).tasks
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
@@ -329,7 +329,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(
 
 
 def test_a_problem_of_many_rows_is_said_once(tmp_path: Path) -> None:
-    """What is wrong with every row is one problem, which counts the rows."""
+    """A problem of every row is one problem, which counts the rows."""
     rows = [{**HUMANEVAL[0], "task_id": f"t{n}", "plus_input": 1} for n in range(164)]
     [problem] = refused("humaneval", write_lines(tmp_path / "rows.jsonl", rows))
     assert problem.startswith("1: plus_input: is not a key of this format")
@@ -347,7 +347,7 @@ def test_a_problem_of_many_rows_is_said_once(tmp_path: Path) -> None:
 def test_a_file_of_another_format(
     format_name: str, rows: tuple[Row, ...], looks_like: str | None, tmp_path: Path
 ) -> None:
-    """One problem says what its rows have, and which format the file looks like."""
+    """One problem lists the fields of the rows and the format that they resemble."""
     path = write_lines(tmp_path / "rows.jsonl", rows * 500)
     with pytest.raises(InvalidInput) as raised:
         read_benchmark(BenchmarkReference(format_name, str(path)))
@@ -364,7 +364,7 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit holds after decompression."""
+    """The limit applies after decompression."""
     monkeypatch.setattr(task_file, "MAX_BYTES", 100)
     path = write_lines(tmp_path / "h.jsonl.gz", HUMANEVAL)
     assert "is larger than" in refused("humaneval", path)[0]
@@ -479,7 +479,7 @@ DEMONSTRATIONS = {
 def test_the_grader_counts_the_tests_that_passed(
     program: str, passed: set[int], problem: str | None
 ) -> None:
-    """Wrong, broken, endless and early ending programs are verdicts, and leave no process."""
+    """Wrong, broken, endless and early ending programs get verdicts, and leave no process."""
     tests = {
         "setup": "one = 1",
         "tests": ["assert f(one) == 1"],
@@ -504,7 +504,7 @@ print(json.dumps([sorted(passed), problem]))
 def test_the_grader_reads_only_a_regular_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link, a pipe and a folder are not answers; a huge file is an answer that does not pass.
+    """A link, pipe or folder is not an answer; a huge file is an answer that fails.
 
     A byte order mark is not part of the program.
     """

@@ -21,7 +21,7 @@ OLDEST, NEWEST = SUPPORTED[0], SUPPORTED[-1]
 
 
 def in_shell(code: str, path: Path) -> str:
-    """What shell code says that has read scripts/lib.sh, with this folder first on PATH."""
+    """Return the output of shell code after scripts/lib.sh, with this folder first on PATH."""
     code = f". scripts/lib.sh; {code}"
     env = os.environ | {"PATH": f"{path}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -31,13 +31,13 @@ def in_shell(code: str, path: Path) -> str:
 
 
 def make_python(folder: Path, name: str, version: str) -> None:
-    """A command that answers as a Python of this version would, or as pyenv does without one."""
+    """Make a command that answers like a Python of this version, or like pyenv without one."""
     (folder / name).write_text(f"#!/bin/sh\n{f'echo {version}' if version else 'exit 127'}\n")
     (folder / name).chmod(0o755)
 
 
 def find_python() -> str:
-    """The function of scripts/venv that chooses a Python, and what it reads."""
+    """Run the function of scripts/venv that chooses a Python, and its inputs."""
     script = (PROJECT / "scripts/venv").read_text("utf-8")
     function = script[script.index("find_python() {") : script.index("# A moved")]
     (supported,) = re.findall(r"^supported=.*$", script, re.MULTILINE)
@@ -45,7 +45,7 @@ def find_python() -> str:
 
 
 def test_tools_check_for_the_oldest_python() -> None:
-    """The versions are in order without a gap, and the oldest is what tools and pip are told."""
+    """The versions have no gap, and tools and pip use the oldest."""
     oldest, newest = (int(version.removeprefix("3.")) for version in (OLDEST, NEWEST))
     assert [f"3.{minor}" for minor in range(oldest, newest + 1)] == SUPPORTED
     assert PYPROJECT["project"]["requires-python"] == f">={OLDEST}"
@@ -54,7 +54,7 @@ def test_tools_check_for_the_oldest_python() -> None:
 
 
 def test_scripts_read_the_classifiers(tmp_path: Path) -> None:
-    """No script has a list of its own."""
+    """No script has its own list of versions."""
     assert in_shell("supported_pythons", tmp_path).split() == SUPPORTED
     for name in ("venv", "test", "lib.sh"):
         assert not re.search(r"3\.1\d", (PROJECT / "scripts" / name).read_text("utf-8")), name
@@ -62,12 +62,12 @@ def test_scripts_read_the_classifiers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/tutorial.md"])
 def test_pages_name_the_versions(page: str) -> None:
-    """Who reads how to begin learns which Pythons will do."""
+    """Introductory pages name the supported Pythons."""
     assert f"Python {OLDEST} to {NEWEST}" in (PROJECT / page).read_text("utf-8")
 
 
 def test_the_newest_supported_python_is_taken(tmp_path: Path) -> None:
-    """One newer than what was tried is passed over, as is a name with no Python behind it."""
+    """An untested newer Python and a name without a Python are skipped."""
     for version in SUPPORTED:
         make_python(tmp_path, f"python{version}", version)
     make_python(tmp_path, "python3.99", "3.99")
@@ -80,7 +80,7 @@ def test_the_newest_supported_python_is_taken(tmp_path: Path) -> None:
 
 
 def test_no_supported_python(tmp_path: Path) -> None:
-    """Where there is none, none is taken."""
+    """Without a supported Python, none is chosen."""
     for name in ("python3", *(f"python{version}" for version in SUPPORTED)):
         make_python(tmp_path, name, "3.10" if name == "python3" else "")
     assert in_shell(find_python(), tmp_path) == ""

@@ -1,4 +1,4 @@
-"""Steps from what the gateway recorded, with answers of the scripted provider in all four APIs."""
+"""Steps from the gateway's records, with answers of the scripted provider in all four APIs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ STREAMED = [case for case in CASES if case[1]]
 
 
 class Agent:
-    """A small agent that speaks one API, and keeps its conversation as the API has it."""
+    """A small agent that speaks one API, and keeps its conversation in the API's form."""
 
     def __init__(self, api: Api, streamed: bool) -> None:
         self.api, self.streamed = api, streamed
@@ -85,16 +85,16 @@ class Agent:
         return {**body, "tools": tools, **more}
 
     def take_answer(self, whole: dict[str, Any], result: str) -> bool:
-        """Add an answer to the conversation with what its call returned, if it has one."""
+        """Add an answer to the conversation, with the result of its call if it has one."""
         match self.api:
             case Api.ANTHROPIC_MESSAGES:
                 self.items.append({"role": "assistant", "content": whole["content"]})
                 uses = [b for b in whole["content"] if b["type"] == "tool_use"]
-                told = [
+                messages = [
                     {"type": "tool_result", "tool_use_id": use["id"], "content": result}
                     for use in uses
                 ]
-                self.items += [{"role": "user", "content": told}] if told else []
+                self.items += [{"role": "user", "content": messages}] if messages else []
             case Api.OPENAI_RESPONSES:
                 self.items += whole["output"]
                 uses = [item for item in whole["output"] if item["type"] == "function_call"]
@@ -119,7 +119,7 @@ class Agent:
 
 
 class Lab:
-    """A provider, and the calls that were recorded of it."""
+    """A provider, and the recorded calls to it."""
 
     def __init__(self, url: str) -> None:
         self._host = urlsplit(url).netloc
@@ -158,12 +158,12 @@ class Lab:
         self.calls.append(RecordedCall(call, body, pieces, streamed))
 
     def turn(self, agent: Agent, result: str) -> bool:
-        """Record one answer, and give it to the agent; return whether it goes on."""
+        """Record one answer, and give it to the agent; return whether the agent continues."""
         whole = self.ask(agent, streamed=False)
         if agent.streamed:
             self.calls.pop()
             self.ask(agent)
-            # The same answer in the other form, but for its id.
+            # The same answer in the other form, except for its id.
             recorded = self.calls[-1]
             [id_of_whole], [id_of_stream] = (
                 set(_ID.findall(answer)) or {b""} for answer in (whole, b"".join(recorded.answer))
@@ -173,7 +173,7 @@ class Lab:
         return agent.take_answer(json.loads(whole), result)
 
     def run(self, agent: Agent) -> None:
-        """Let an agent go on until it ends."""
+        """Let an agent continue until it ends."""
         for result in ("exit 0", "No such file", ""):
             if not self.turn(agent, result):
                 return
@@ -198,7 +198,7 @@ def lab() -> Iterator[Lab]:
 
 
 def told(steps: list[Step]) -> list[tuple[str, str, str, str]]:
-    """Source, message, calls and results of each step."""
+    """Return source, message, calls and results of each step."""
     return [
         (
             step.source,
@@ -221,7 +221,7 @@ GREETED = [
 
 @pytest.mark.parametrize(("api", "streamed"), tiered(CASES, default=STREAMED))
 def test_conversation(lab: Lab, api: Api, streamed: bool) -> None:
-    """Each answer is one step with its usage, its calls and what they returned."""
+    """Each answer is one step with its usage, its calls and their results."""
     agent = Agent(api, streamed)
     agent.say("Write a greeting.")
     lab.run(agent)
@@ -230,15 +230,15 @@ def test_conversation(lab: Lab, api: Api, streamed: bool) -> None:
     usages = [Usage(**usage) for usage in USAGES]
     counted = [step.metrics for step in steps if step.source == "agent"]
     expected = [(usage.request, usage.cache_read, usage.output) for usage in usages]
-    found = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
-    assert found == expected
+    counts = [m and (m.prompt_tokens, m.cached_tokens, m.completion_tokens) for m in counted]
+    assert counts == expected
     assert [(step.extra or {}).get("call") for step in steps] == [None, None, 1, 2, 3]
     assert not facts.unread
 
 
 @pytest.mark.parametrize("api", tiered(list(PATHS), default=[Api.ANTHROPIC_MESSAGES, Api.GEMINI]))
 def test_two_conversations(lab: Lab, api: Api) -> None:
-    """Conversations that run at the same time are told apart, and each step belongs to one."""
+    """Simultaneous conversations are separated, and each step belongs to one."""
     one, other = Agent(api, True), Agent(api, True)
     one.say("Write a greeting.")
     other.say("Write a greeting in French.")
@@ -255,7 +255,7 @@ def test_two_conversations(lab: Lab, api: Api) -> None:
 
 
 def test_repeated_request(lab: Lab) -> None:
-    """A request that failed and is sent again tells nothing twice."""
+    """A failed request that is sent again adds no step."""
     agent = Agent(Api.ANTHROPIC_MESSAGES, True)
     agent.say("Write a greeting.")
     error = json.dumps({"type": "error", "error": {"type": "overloaded_error"}}).encode()
@@ -269,7 +269,7 @@ def test_repeated_request(lab: Lab) -> None:
 
 
 def test_cut_answer(lab: Lab) -> None:
-    """What came of an answer that was cut is a step, without usage."""
+    """The received part of a cut answer is a step without usage."""
     agent = Agent(Api.OPENAI_CHAT, True)
     agent.say("Write a greeting.")
     lab.ask(agent)
@@ -283,7 +283,7 @@ def test_cut_answer(lab: Lab) -> None:
 
 
 def test_summary(lab: Lab) -> None:
-    """A conversation that begins again with a summary is one of its own, with what it begins by."""
+    """A conversation that restarts from a summary is a new one, beginning with the summary."""
     agent = Agent(Api.ANTHROPIC_MESSAGES, True)
     agent.say("Write a greeting.")
     lab.run(agent)
@@ -305,7 +305,7 @@ def test_summary(lab: Lab) -> None:
 
 @pytest.mark.parametrize("api", PATHS)
 def test_hostile_bodies(lab: Lab, api: Api) -> None:
-    """Whatever a request or an answer holds, nothing is raised, and the steps form a document."""
+    """No request or answer raises an error, and the steps form a document."""
     values: list[Any] = [None, 1, True, "x", [], {}, [None, 1, "x", [], {}]]
     names = ["messages", "input", "contents", "system", "instructions", "systemInstruction"]
     inner = ["role", "content", "parts", "type", "tool_calls", "call_id", "functionCall", "text"]

@@ -1,4 +1,4 @@
-"""Secrets: their values are in nothing that is kept, however a program wrote them."""
+"""No stored text contains the value of a secret, however a program wrote it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINES = "-----BEGIN KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0B\n" * 5 + "-----END K
 
 
 def written(value: str) -> dict[str, bytes]:
-    """A value as common programs write it."""
+    """Return a value as common programs write it."""
     raw = value.encode()
     return {
         "plain": raw,
@@ -56,7 +56,7 @@ def written(value: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("form", written(KEY))
 def test_a_secret_is_found_in_every_form(form: str) -> None:
-    """The value is replaced by its name, exactly, escaped and encoded, and counted once."""
+    """The value is replaced by its name in plain, escaped and encoded form, and counted once."""
     redactor = Redactor({"KEY": KEY})
     kept = redactor.redact_bytes(b"before " + written(KEY)[form] + b" after")
     assert b"[redacted:KEY]" in kept
@@ -124,7 +124,7 @@ NESTED = {
 
 
 def is_legible(text: str, value: str) -> bool:
-    """Return True if any eight characters in a row of a value can be read in a text."""
+    """Return whether any eight consecutive characters of a value are readable in a text."""
     plain = text.replace("\\", "")
     parts = {value[at : at + 8] for at in range(len(value) - 7)}
     return any(part in plain for part in parts if part.isalnum())
@@ -133,7 +133,7 @@ def is_legible(text: str, value: str) -> bool:
 @pytest.mark.parametrize("value", [KEY, LONG, LINES], ids=["odd", "long", "lines"])
 @pytest.mark.parametrize("way", NESTED)
 def test_a_secret_is_found_in_nested_texts(way: str, value: str) -> None:
-    """However texts are nested, nothing of a secret is left, and what is around it is."""
+    """However texts are nested, no part of a secret is left, and the text around it stays."""
     text = f"before <{value}> after"
     for wrap in NESTED[way]:
         text = wrap(text)
@@ -150,19 +150,19 @@ def test_a_secret_is_found_in_nested_texts(way: str, value: str) -> None:
 @pytest.mark.parametrize("depth", range(1, 5))
 @pytest.mark.parametrize("value", [KEY, LINES, "'\"quoted\"'"], ids=["odd", "lines", "quoted"])
 def test_nested_json_can_be_read_after_redaction(value: str, depth: int) -> None:
-    """What is redacted in nested JSON is still JSON, at every depth."""
+    """Redacted nested JSON is still JSON, at every depth."""
     text = value
     for _ in range(depth):
         text = in_json(text)
     kept = Redactor({"KEY": value}).redact_text(text)
     for _ in range(depth):
         kept = json.loads(kept)["message"]
-    # What looks like a line end stays, so that the numbers of lines do.
+    # Apparent line ends stay, so that line numbers stay.
     assert kept.replace("\n", "").replace("\\n", "") == "[redacted:KEY]"
 
 
 def shown(redactor: Redactor, pieces: Iterable[bytes]) -> list[bytes]:
-    """What each piece of an output that grows adds to what is shown, and what its end adds."""
+    """Return each piece that a growing output adds to the shown text, and the rest at its end."""
     stream = RedactedStream(redactor)
     return [*(stream.write(piece) for piece in pieces), stream.end()]
 
@@ -170,7 +170,7 @@ def shown(redactor: Redactor, pieces: Iterable[bytes]) -> list[bytes]:
 @pytest.mark.parametrize("value", [KEY, LONG, LINES], ids=["odd", "long", "lines"])
 @pytest.mark.parametrize("form", ["plain", "json", "hex", "base64", "json in json", "in lines"])
 def test_no_cut_of_a_stream_shows_a_secret(form: str, value: str) -> None:
-    """Wherever the reads of an output divide a secret, no more than two characters are shown."""
+    """Wherever reads divide a secret, at most two of its characters are shown."""
     wrapped = "\n".join(textwrap.wrap(base64.b64encode(value.encode()).decode(), 20))
     written_as = written(value) | {
         "json in json": in_json(in_json(value)).encode(),
@@ -192,7 +192,7 @@ def test_no_cut_of_a_stream_shows_a_secret(form: str, value: str) -> None:
 
 
 def test_a_stream_is_not_held_back_for_nothing() -> None:
-    """A line is shown when it is complete, though its last letter is the first of a secret."""
+    """A complete line is shown, even if its last letter is the first of a secret."""
     redactor = Redactor({"KEY": "sk-ant-0123456789"})
     assert shown(redactor, [b"three processes\n", b"more"]) == [b"three processes\n", b"more", b""]
     assert shown(redactor, [b"to ask\n"]) == [b"to ask\n", b""]
@@ -201,7 +201,7 @@ def test_a_stream_is_not_held_back_for_nothing() -> None:
 
 
 def in_lines(value: str) -> dict[str, bytes]:
-    """A value as programs write it over several lines."""
+    """Return a value as programs write it over several lines."""
     encoded = base64.encodebytes(b"user:" + value.encode())
     hexed = "\n".join(textwrap.wrap(value.encode().hex(), 60))
     return {
@@ -245,7 +245,7 @@ def test_hostile_lines_take_no_time() -> None:
 
 @pytest.mark.parametrize("between", [b"\n ", b"\n+", b"\n  \n", b"\\n\t"])
 def test_hostile_breaks_take_no_time(between: bytes) -> None:
-    """A long secret broken after each letter, but for its end, is searched in bounded time."""
+    """A long secret broken after each letter, except its end, is searched in bounded time."""
     words = "a passphrase of more than ten words - and of more than fifty letters"
     redactor = Redactor({"KEY": words})
     letters = [words[i : i + 1].encode() for i in range(len(words))]
@@ -258,7 +258,7 @@ def test_hostile_breaks_take_no_time(between: bytes) -> None:
 
 
 def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
-    """What is left of a Base64 text with a random key in it decodes to nothing of the key."""
+    """After redaction, a Base64 text with a random key decodes to no part of the key."""
     chance = random.Random(7)
     for _ in range(300):
         key = "".join(chance.choices("abcXYZ019-_/+", k=chance.randint(MIN_LENGTH, 40)))
@@ -283,7 +283,7 @@ def test_short_and_public_values_are_no_secrets() -> None:
 
 
 def test_json_values_are_searched_in_keys_texts_and_numbers() -> None:
-    """No part of a JSON value keeps a secret, a number that is one included."""
+    """Keys, texts and numbers of a JSON value keep no secret."""
     redactor = Redactor({"PIN": "123456789", "KEY": "s3cret-key"})
     kept = redactor.redact_json({"s3cret-key": [123456789, 1.5, "x s3cret-key", {"a": None}]})
     assert kept == {"[redacted:KEY]": ["[redacted:PIN]", 1.5, "x [redacted:KEY]", {"a": None}]}
@@ -291,7 +291,7 @@ def test_json_values_are_searched_in_keys_texts_and_numbers() -> None:
 
 
 def test_long_messages() -> None:
-    """A message that quotes megabytes is cut, after the secrets in it were replaced."""
+    """A message of megabytes is redacted and then cut."""
     redactor = Redactor({"KEY": "0123456789"})
     text = "x" * (MAX_MESSAGE - 5) + "0123456789" + "y" * (1 << 20)
     assert redactor.redact_message(text) == text[: MAX_MESSAGE - 5] + "[reda" + "..."
@@ -299,7 +299,7 @@ def test_long_messages() -> None:
 
 
 def test_finding_in_pieces() -> None:
-    """A secret is found wherever a content is cut, in whatever form, and nothing is counted."""
+    """A secret is found wherever the content is cut, in any form, and nothing is counted."""
     redactor = Redactor({"KEY": "a-secret-value"})
     for content in (b"xx a-secret-value yy", b"61" + b"a-secret-value".hex().encode()):
         for at in range(len(content)):

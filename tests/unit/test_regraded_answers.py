@@ -1,4 +1,4 @@
-"""Runs that were graded again, as views, compare and report show them."""
+"""Regraded runs in views, comparisons and reports."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def ask(path: Path, sql: str, generation: int | None = None) -> list[tuple[Any, 
 
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
-        found = ledger.compare(*sides, options=CompareOptions(**options))
-    found.as_json()
-    return found
+        document = ledger.compare(*sides, options=CompareOptions(**options))
+    document.as_json()
+    return document
 
 
 def counted(letters: str) -> Counter[str]:
-    """Verdicts that count, of what is written as letters."""
+    """Return the verdicts that count, as letters."""
     return Counter(VERDICTS[letter] for letter in letters if letter in VERDICTS)
 
 
@@ -78,7 +78,7 @@ def counted(letters: str) -> Counter[str]:
     ],
 )
 def test_views_of_rows_show_those_that_count(path: Path, view: str, column: str, kind: str) -> None:
-    """Under the root's ids, each row once; records themselves say whose they are."""
+    """Views show each current row once, under the root's ids; records keep their own run."""
     sql = f"SELECT run_id, schedule_idx, trial_id, {column} FROM {view} WHERE run_id < 'run-2'"
     shown = ask(path, sql)
     with LedgerReader.open(path) as reader:
@@ -93,7 +93,7 @@ def test_views_of_rows_show_those_that_count(path: Path, view: str, column: str,
 
 
 def test_a_regrading_is_no_run_of_its_own(path: Path) -> None:
-    """Runs are listed once, with their own times, how often they were graded and what counts."""
+    """Runs are listed once, with their own times, number of gradings and current grading."""
     sql = (
         "SELECT run_id, status, committed, scheduled, generations, generation FROM runs ORDER BY 1"
     )
@@ -111,7 +111,7 @@ def test_a_regrading_is_no_run_of_its_own(path: Path) -> None:
 
 
 def test_gradings_lists_every_generation(path: Path) -> None:
-    """Its counts are those of the records, its names and graders those that the reader gives."""
+    """The view's counts equal the records, and its names and graders equal the reader's."""
     columns = "generation, grading_id, grader_digest, committed, scored, pass, fail, counts"
     shown = ask(path, f"SELECT {columns} FROM gradings WHERE run_id = 'run-1'")
     letters = {1: FIRST, 2: SECOND, 3: THIRD, 4: SECOND[:5]}
@@ -129,8 +129,8 @@ def test_gradings_lists_every_generation(path: Path) -> None:
         for number, some in letters.items()
     ]
     with LedgerReader.open(path) as reader:
-        found = reader.gradings("run-1")
-    assert [(g.generation, g.grading_id, g.grader_digest, g.counts) for g in found] == [
+        gradings = reader.gradings("run-1")
+    assert [(g.generation, g.grading_id, g.grader_digest, g.counts) for g in gradings] == [
         (*row[:3], bool(row[-1])) for row in shown
     ]
     assert ask(path, "SELECT status, created_at FROM gradings WHERE generation = 2") == [
@@ -139,7 +139,7 @@ def test_gradings_lists_every_generation(path: Path) -> None:
 
 
 def test_all_scores_has_every_generation_beside_the_first(path: Path) -> None:
-    """Which verdicts another grader turned is one line; the scores that count are marked."""
+    """Verdicts that another grader changed are one line, and current scores are marked."""
     turned = ask(
         path,
         "SELECT schedule_idx, first_verdict, verdict, counts, grader_digest FROM all_scores "
@@ -177,7 +177,7 @@ def test_all_scores_has_every_generation_beside_the_first(path: Path) -> None:
 def test_an_earlier_generation_can_be_asked_of_every_view(
     path: Path, generation: int | None, held: str, letters: str
 ) -> None:
-    """For each run its newest complete grading up to that one; no view goes by another."""
+    """A view for a generation uses each run's newest complete grading up to it."""
     sql = "SELECT sum(scored), sum(pass), sum(fail) FROM leaderboard WHERE run_id = '{}'"
     for run_id, expected in (("run-1", counted(letters)), ("run-2", counted(FIRST))):
         [shown] = ask(path, sql.format(run_id), generation)
@@ -191,7 +191,7 @@ def test_an_earlier_generation_can_be_asked_of_every_view(
 
 
 def test_asking_for_a_generation_still_only_reads(path: Path) -> None:
-    """What is made for one question cannot be written to, and is gone with it."""
+    """Temporary tables of one question are read-only, and are gone afterwards."""
     for sql in (
         "DELETE FROM counted",
         "DROP VIEW scores",
@@ -201,16 +201,16 @@ def test_asking_for_a_generation_still_only_reads(path: Path) -> None:
             ask(path, sql, 1)
     beside = ask(path, "SELECT name FROM temp.sqlite_schema", 1)
     assert {name for (name,) in beside} >= {"counted", *VIEWS}
-    with pytest.raises(QueryFailed, match="no such column") as told:
+    with pytest.raises(QueryFailed, match="no such column") as caught:
         ask(path, "SELECT verdit FROM scores", 1)
-    assert told.value.hint == "did you mean 'verdict'?"
+    assert caught.value.hint == "did you mean 'verdict'?"
     with pytest.raises(InvalidInput, match="expected 1 or more"):
         ask(path, "SELECT 1", 0)
     assert ask(path, "SELECT generation FROM runs") == [(3,), (1,)]
 
 
 def test_the_library_and_the_command_take_a_generation(path: Path, tmp_path: Path) -> None:
-    """Rows, dictionaries, frames, files and the command line answer alike."""
+    """Rows, dictionaries, frames, files and the command line give the same answer."""
     sql = "SELECT generation, count(*) AS n FROM scores WHERE run_id = 'run-1' GROUP BY 1"
     with open_ledger(path) as ledger:
         assert ledger.query(sql, (), 2) == [{"generation": 2, "n": 24}]
@@ -228,8 +228,7 @@ def test_the_library_and_the_command_take_a_generation(path: Path, tmp_path: Pat
 
 
 def test_two_gradings_of_the_same_trials_are_compared(path: Path) -> None:
-    """Comparing two gradings of the same trials names no better variant: only the grader
-    differs."""
+    """Two gradings of the same trials name no better variant, because only the grader differs."""
     base, treat = compare(path, "run-1.g1", "run-1.g2").comparisons
     assert base.labels == ("run-1.g1:base", "run-1.g2:base")
     assert treat.labels == ("run-1.g1:treat", "run-1.g2:treat")
@@ -255,7 +254,7 @@ def test_two_gradings_of_the_same_trials_are_compared(path: Path) -> None:
 
 
 def test_a_run_is_what_counts_of_it(path: Path) -> None:
-    """Alone, beside another run, and beside its own first grading."""
+    """A run is its current grading: alone, beside another run, and beside its first grading."""
     [alone] = compare(path, "run-1").comparisons
     assert alone.labels == ("base", "treat")
     assert alone.pairs == 12  # One is a grade_error whose grader worked for the other variant.
@@ -270,22 +269,22 @@ def test_a_run_is_what_counts_of_it(path: Path) -> None:
     assert not two.same_trials
     assert two.counts is not None
     assert (two.counts.only_a, two.counts.only_b) == (0, 6)
-    own = compare(path, "run-1.g1:treat", "run-1").comparisons[0]
-    assert own.same_trials
-    assert own.counts == two.counts
+    original = compare(path, "run-1.g1:treat", "run-1").comparisons[0]
+    assert original.same_trials
+    assert original.counts == two.counts
     mixed = compare(path, "run-1.g1:base", "run-1.g2:treat").comparisons[0]
     assert not mixed.same_trials
 
 
 def test_an_unfinished_grading_is_compared_as_such(path: Path) -> None:
-    """Slots of an unfinished grading are left out of the comparison, with the reason."""
+    """Open slots of an unfinished grading are left out of the comparison, with the reason."""
     base, _ = compare(path, "run-1.g1", "run-1.g4").comparisons
     assert base.pairs == 3
     assert "run run-1.g4 is not complete: 5 of 24 trials are saved" in base.warnings
 
 
 def test_a_metric_is_compared_between_gradings(path: Path) -> None:
-    """And an unknown one is answered with those that the gradings have."""
+    """Metrics are compared between gradings, and an unknown one is answered with the known ones."""
     base, _ = compare(path, "run-1.g1", "run-1.g2", metric="resolved").comparisons
     assert base.difference is not None
     assert base.difference.value == -0.75
@@ -306,16 +305,16 @@ def test_a_metric_is_compared_between_gradings(path: Path) -> None:
 def test_a_grading_is_not_compared_with_itself(
     path: Path, sides: tuple[str, ...], words: str
 ) -> None:
-    """A grading is not compared with itself, under whichever name."""
+    """A grading is not compared with itself, under any of its names."""
     with pytest.raises(InvalidInput, match=words):
         compare(path, *sides)
 
 
 def test_an_unknown_generation_names_those_there_are(path: Path) -> None:
-    """And what is no grading is an unknown run, as ever."""
-    with pytest.raises(RunNotFound, match=r"run run-1 has no generation 7") as told:
+    """An unknown generation lists the existing ones, and another name is an unknown run."""
+    with pytest.raises(RunNotFound, match=r"run run-1 has no generation 7") as caught:
         compare(path, "run-1.g7")
-    assert told.value.hint == "its gradings: run-1.g1, run-1.g2, run-1.g3, run-1.g4"
+    assert caught.value.hint == "its gradings: run-1.g1, run-1.g2, run-1.g3, run-1.g4"
     with pytest.raises(RunNotFound, match=r"no run 'run-9\.g2'"):
         compare(path, "run-9.g2")
     with pytest.raises(RunNotFound, match=r"no run 'run-1\.g01'"):
@@ -323,7 +322,7 @@ def test_an_unknown_generation_names_those_there_are(path: Path) -> None:
 
 
 def test_a_run_may_be_called_as_a_grading_is(tmp_path: Path) -> None:
-    """A name that a run has means that run."""
+    """The name of an existing run means that run."""
     path = kit.make_ledger(tmp_path)
     graded.complete_run(path, "PPPP", "x")
     graded.complete_run(path, "FFFF", "x.g1")
@@ -333,7 +332,7 @@ def test_a_run_may_be_called_as_a_grading_is(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_differs(path: Path) -> None:
-    """On the terminal: the trials, the gradings and their graders."""
+    """The terminal shows the trials, the gradings and their graders."""
     given = ["compare", "run-1.g1", "run-1.g2", "--lab-dir", str(path.parent)]
     text = CliRunner().invoke(app, given).stdout
     assert "trials: the same on both sides; only how they were graded differs" in text
@@ -346,20 +345,20 @@ def test_the_command_says_what_differs(path: Path) -> None:
 
 
 def test_a_report_is_of_what_counts(path: Path) -> None:
-    """It says which grading that is, by whom, and how many there are."""
+    """A report names its grading, its grader, and the number of gradings."""
     with open_ledger(path) as ledger:
-        found = ledger.report("run-1")
+        report_of_run = ledger.report("run-1")
         first, unfinished = ledger.report("run-1.g1"), ledger.report("run-1.g4")
         run = ledger.run("run-1")
     letters = {"run-1": THIRD, "run-1.g1": FIRST, "run-1.g4": SECOND[:5]}
-    for report in (found, first, unfinished):
+    for report in (report_of_run, first, unfinished):
         some = letters[report["run"]["run_id"]]
         assert report["run"]["passed"] == counted(some)["pass"]
         assert report["run"]["committed"] == len(some) == len(report["trials"])
         assert (report["run"]["created_at"], report["run"]["ended_at"]) == (
             *(run.created_at, run.ended_at),
         )
-    grading = found["provenance"]["grading"]
+    grading = report_of_run["provenance"]["grading"]
     assert {**grading, "created_at": ""} == {
         "root_id": "run-1",
         "run_id": "run-1.g3",
@@ -371,12 +370,12 @@ def test_a_report_is_of_what_counts(path: Path) -> None:
     }
     assert first["provenance"]["grading"]["counts"] is False
     assert unfinished["run"]["status"] == "interrupted"
-    assert found["provenance"]["verification"]["commits"] == 24
+    assert report_of_run["provenance"]["verification"]["commits"] == 24
 
 
 @pytest.mark.usefixtures("one_chart_process")
 def test_a_report_compares_its_gradings(path: Path) -> None:
-    """Its headline calls no grader better than another; every form names the grading."""
+    """The headline calls no grader better than another, and every form names the grading."""
     options = ReportOptions(compare=("run-1.g1",))
     with open_ledger(path) as ledger:
         report = ledger.report("run-1.g2", options)
@@ -392,7 +391,7 @@ def test_a_report_compares_its_gradings(path: Path) -> None:
 
 @pytest.mark.usefixtures("one_chart_process")
 def test_a_page_shows_trials_by_the_run_that_holds_them(path: Path) -> None:
-    """`labledger show` takes that run's id; what counts of a run may lie in another."""
+    """`labledger show` takes the id of the run that holds the trial, which may be a regrading."""
     with open_ledger(path) as ledger:
         page = ledger.rendered_report("run-1").decode()
         assert ledger.slot("run-1.g3", 0)["slot"]["run_id"] == "run-1.g3"
@@ -405,7 +404,7 @@ def test_a_page_shows_trials_by_the_run_that_holds_them(path: Path) -> None:
 
 
 def test_runs_and_status_tell_of_gradings(path: Path) -> None:
-    """A run that was graded again names its regradings, and a regrading its root."""
+    """A regraded run lists its regradings, and a regrading names its root."""
 
     def told(*words: str) -> str:
         return CliRunner().invoke(app, [*words, "--lab-dir", str(path.parent)]).stdout
@@ -429,17 +428,17 @@ def test_runs_and_status_tell_of_gradings(path: Path) -> None:
 
 
 def test_the_shell_completes_regradings_too(path: Path) -> None:
-    """They are runs to `resume`, `status` and `verify`."""
+    """Regradings complete as runs for `resume`, `status` and `verify`."""
 
     class Typed:
         params: ClassVar[dict[str, Any]] = {"lab_dir": path.parent}
 
-    found = arguments.complete_run_id(Typed, "run-1")  # type: ignore[arg-type]
-    assert sorted(found) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]
+    completions = arguments.complete_run_id(Typed, "run-1")  # type: ignore[arg-type]
+    assert sorted(completions) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]
 
 
 def test_gradings_are_combined_by_name(path: Path) -> None:
-    """Several runs in two gradings are the same trials; a grading is not combined with another."""
+    """Several runs in two gradings have the same trials; a grading is not combined with another."""
     [compared] = compare(path, "run-1.g1+run-2:base", "run-1.g3+run-2:base").comparisons
     assert compared.same_trials
     assert [(run.run_id, run.generation) for run in compared.b.runs] == [("run-1", 3), ("run-2", 1)]

@@ -1,4 +1,4 @@
-"""A ledger whose file is removed or replaced while a process writes to it."""
+"""A ledger file that is removed or replaced while a process writes to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def remove(path: Path) -> None:
 
 
 def replace(path: Path) -> None:
-    """Put another ledger in its place, as a restore or a folder synchroniser does."""
+    """Put another ledger in its place, as a restore or a folder synchronizer does."""
     other = kit.make_ledger(path.parent / "other")
     other.replace(path)
 
@@ -46,7 +46,7 @@ def copy_log(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [remove, replace, remove_folder, remove_log, copy_log])
 def test_no_write_counts(path: Path, change: Callable[[Path], None]) -> None:
-    """No heartbeat, stage, commit or release succeeds, and all that was written can be saved."""
+    """No heartbeat, stage, commit or release succeeds, and all written data can be saved."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
         writer.commit_result(lease, kit.result(0))
@@ -70,7 +70,7 @@ def test_no_write_counts(path: Path, change: Callable[[Path], None]) -> None:
 
 
 def test_the_ledger_in_its_place_is_left_alone(path: Path) -> None:
-    """Closing the files that were replaced removes no log of the new ledger."""
+    """Closing the replaced files removes no log of the new ledger."""
     with kit.open_writer(path) as writer:
         kit.begin_run(writer)
         replace(path)
@@ -85,7 +85,7 @@ def test_the_ledger_in_its_place_is_left_alone(path: Path) -> None:
 
 
 def test_its_run_folder_is_imported(path: Path) -> None:
-    """The folder of a run that the lab's ledger lost is a source for that ledger."""
+    """The folder of a run that the lab's ledger lost can be imported."""
     lab = LabFolder(path.parent)
     folder = lab.run_folder(kit.RUN)
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
@@ -112,7 +112,7 @@ def test_its_run_folder_is_imported(path: Path) -> None:
 
 
 def test_a_run_folder_without_chain(path: Path) -> None:
-    """A run of which the ledger knows nothing is named, whatever its folder holds."""
+    """A run that the ledger does not know is named, whatever its folder holds."""
     lab = LabFolder(path.parent)
     (lab.run_folder("lost") / "facts").mkdir(parents=True)
     (finding,) = verify_lab(lab, None).findings

@@ -1,4 +1,4 @@
-"""Reports of all pairs of variants, and of several runs that are taken as one."""
+"""Reports of all pairs of variants, and of several runs combined."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import comparison_ledgers as runs
 import pytest
 import sample_ledgers as kit
 
-from labledger import LogSelection, ReportOptions, open_ledger
+from labledger import ReportOptions, open_ledger
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
+from labledger.results import LogSelection
 
 pytestmark = pytest.mark.usefixtures("one_chart_process")
 
@@ -29,7 +30,7 @@ def rendered(path: Path, run_id: str, form: str, **options: Any) -> str:
 
 
 def test_a_report_of_all_pairs_ranks_the_variants(path: Path) -> None:
-    """The facts, the page and the Markdown have the ranking with its groups, and every pair."""
+    """Facts, page and Markdown have the ranking with its groups, and every pair."""
     runs.make_run(path, {"base": "F" * 12, "good": "P" * 12, "fair": "P" * 10 + "FF"})
     document = facts(path, "run-1", all_pairs=True)
     (comparison,) = document["comparisons"]
@@ -53,7 +54,7 @@ TREAT = ["FF", "PF", "Fs", "FF", "FP", "aP"]
 
 
 def make_shards(path: Path) -> None:
-    """The runs `s1` and `s2`, which share the slots of the run `whole`."""
+    """Make the runs `s1` and `s2`, which share the slots of the run `whole`."""
     runs.make_run(path, {"base": BASE, "treat": TREAT}, "whole")
     for parity, run_id in enumerate(("s1", "s2")):
         shard = {"number": parity + 1, "of": 2}
@@ -66,7 +67,7 @@ def make_shards(path: Path) -> None:
 
 
 def test_a_report_of_shards_is_that_of_the_whole_run(path: Path) -> None:
-    """Outcomes, tasks, times, metrics, errors and figures are those of the run done at once."""
+    """Outcomes, tasks, times, metrics, errors and figures equal a report of one whole run."""
     make_shards(path)
     whole, both = facts(path, "whole"), facts(path, "s1+s2")
     for name in ("variants", "tasks", "metrics", "headline"):
@@ -81,7 +82,7 @@ def test_a_report_of_shards_is_that_of_the_whole_run(path: Path) -> None:
     (compared,) = both["comparisons"][0]["comparisons"]
     (expected,) = whole["comparisons"][0]["comparisons"]
     assert compared["difference"] == expected["difference"]
-    # Cells that several runs have are counted in each.
+    # A cell in several runs is counted in each.
     again, first = facts(path, "whole+s1")["variants"], facts(path, "s1")["variants"]
     for n, variant in enumerate(again):
         parts = whole["variants"][n], first[n]
@@ -115,7 +116,7 @@ def test_each_run_keeps_its_trials_and_its_provenance(path: Path) -> None:
 
 
 def test_a_page_of_several_runs_has_the_logs_of_each(path: Path) -> None:
-    """Slots of the same number are told apart, in the list, in links and in the logs."""
+    """Slots of the same number are distinct in the list, in links and in the logs."""
     make_shards(path)
     page = rendered(path, "s1+s2", "html", logs=LogSelection.ALL)
     for key in ("s1:3", "s2:3"):
@@ -129,7 +130,7 @@ def test_a_page_of_several_runs_has_the_logs_of_each(path: Path) -> None:
 
 
 def test_several_runs_are_compared_with_others(path: Path) -> None:
-    """`--compare` takes another run, two variants, or sides, and gradings of unfinished runs."""
+    """`--compare` takes another run, two variants, sides, and unfinished gradings."""
     make_shards(path)
     runs.make_run(path, {"base": "PPPPPP", "treat": "PPPPP-"}, "later")
     document = facts(path, "s1+s2", compare=("whole", "base treat"))

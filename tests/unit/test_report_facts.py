@@ -1,4 +1,4 @@
-"""The facts of a report, `report_v1`: honest denominators, the unknown left unknown, origins."""
+"""The facts of a report, `report_v1`: correct denominators, unknown values, and origins."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:
 
 def collected(path: Path, run_id: str = "run-1") -> Report:
     with open_ledger(path) as ledger:
-        return run_report.collect(ledger._reader, run_id, ReportOptions())
+        return run_report.collect(ledger.reader, run_id, ReportOptions())
 
 
 def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
-    """What the gateway counted is reported by variant and model, with the claims that differ."""
+    """The gateway's counts are shown by variant and model, beside claims that differ."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, prices=kit.PRICES)
         for idx, claimed in enumerate((32.0, 0.0008275, None)):
-            own = () if claimed is None else (MetricValue("cost_usd", "events", claimed),)
-            made = kit.with_calls(kit.result(idx, metrics=own), kit.model_call())
-            writer.commit_result(lease, made)
+            metrics = () if claimed is None else (MetricValue("cost_usd", "events", claimed),)
+            result = kit.with_calls(kit.result(idx, metrics=metrics), kit.model_call())
+            writer.commit_result(lease, result)
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     with open_ledger(path) as ledger:
         before = ledger.report(kit.RUN, ReportOptions())
         rendered = b"".join(
-            run_report.render(ledger._reader, kit.RUN, "markdown", ReportOptions())
+            run_report.render(ledger.reader, kit.RUN, "markdown", ReportOptions())
         ).decode()
         assert b"models-table" in b"".join(
-            run_report.render(ledger._reader, kit.RUN, "html", ReportOptions())
+            run_report.render(ledger.reader, kit.RUN, "html", ReportOptions())
         )
     assert [(use["variant_id"], use["calls"]) for use in before["models"]] == [
         *(("base", 2), ("treat", 1)),
@@ -69,7 +69,7 @@ def test_counted_and_claimed_are_side_by_side(path: Path) -> None:
 
 
 def test_models_of_the_same_name_have_their_providers(path: Path) -> None:
-    """Two providers can have a model of one name; no other model gets the longer label."""
+    """Models with one name at two providers get longer labels, and no other model does."""
     calls = [
         kit.model_call(1),
         kit.model_call(2, provider="relay"),
@@ -94,33 +94,33 @@ STATUS_AND_TRIAL = (("status", kit.RUN), ("show", kit.RUN, "0"))
 
 
 def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
-    """A grade_error's score counts nowhere; what is not committed is scheduled and no more."""
+    """A grade_error's score does not count, and an uncommitted slot is only scheduled."""
     comparison_ledgers.make_run(
         path, {"base": ["P", "G", "t", "A", "p"], "treat": ["F", "E", "g", "-"]}
     )
-    found = facts(path)
+    document = facts(path)
     with open_ledger(path) as ledger:
-        for row, said in zip(
-            ledger.query("SELECT * FROM leaderboard"), found["variants"], strict=True
+        for row, expected in zip(
+            ledger.query("SELECT * FROM leaderboard"), document["variants"], strict=True
         ):
             for name in ("scheduled", "committed", "scored"):
-                assert said[name] == row[name]
-            assert said["verdicts"] == {v: row[v] for v in ("pass", "fail", "missing", "error")}
-            assert said["pass_rate"]["value"] == pytest.approx(row["pass_rate"])
-            assert said["primary_metric"]["mean"] == pytest.approx(row["primary_metric_mean"])
-    base = found["variants"][0]
+                assert expected[name] == row[name]
+            assert expected["verdicts"] == {v: row[v] for v in ("pass", "fail", "missing", "error")}
+            assert expected["pass_rate"]["value"] == pytest.approx(row["pass_rate"])
+            assert expected["primary_metric"]["mean"] == pytest.approx(row["primary_metric_mean"])
+    base = document["variants"][0]
     assert base["scored"] == 2
     assert base["statuses"]["grade_error"] == 1
-    assert {e["status"] for e in found["errors"]} >= {
+    assert {e["status"] for e in document["errors"]} >= {
         "grade_error",
         "agent_timeout",
         "skipped_pruned",
     }
-    json_schemas.require_valid(found, "report_v1")
+    json_schemas.require_valid(document, "report_v1")
 
 
 def test_an_interval_knows_its_replications(path: Path) -> None:
-    """With one trial a task it is the exact one; five trials of one task are not five tasks."""
+    """With one trial a task the interval is exact; five trials of one task are not five tasks."""
     comparison_ledgers.make_run(path, {"base": ["P", "P", "F", "P"]})
     rate = facts(path)["variants"][0]["pass_rate"]
     # Clopper and Pearson's, of 3 in 4.
@@ -132,9 +132,9 @@ def test_an_interval_knows_its_replications(path: Path) -> None:
 
 
 def test_the_unknown_is_not_zero(path: Path) -> None:
-    """A metric that few trials report is summed over those; text is no number; no end, no time.
+    """A metric is summed over the trials that have it, and an unknown value is never 0.
 
-    A cost of less than 0 is none.
+    Text, a missing end and a negative cost are unknown.
     """
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
@@ -146,20 +146,20 @@ def test_the_unknown_is_not_zero(path: Path) -> None:
         for idx in range(3):
             writer.commit_result(lease, kit.result(idx, metrics=costs.get(idx, ())))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    found = facts(path)
-    (cost,) = found["metrics"]
+    document = facts(path)
+    (cost,) = document["metrics"]
     base, treat = cost["variants"]
     assert (base["sum"], base["known"], base["unknown"]) == (0.25, 1, 1)
     assert (treat["sum"], treat["mean"], treat["known"], treat["unknown"]) == (None, None, 0, 1)
-    assert found["time"]["wall_ms"] is None
-    assert found["run"]["status"] == "interrupted"
-    phases = found["time"]["variants"][0]["phases"]
+    assert document["time"]["wall_ms"] is None
+    assert document["run"]["status"] == "interrupted"
+    phases = document["time"]["variants"][0]["phases"]
     assert phases["setup"] is None
     assert phases["agent"]["mean"] == 900
 
 
 def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
-    """Hard is what few scored trials passed; flaky what a variant passed sometimes."""
+    """Few scored trials pass a hard task; a variant sometimes passes a flaky one."""
     comparison_ledgers.make_run(
         path, {"base": ["PP", "PF", "FF", "ii"], "treat": ["PP", "FF", "FF", "ii"]}
     )
@@ -171,7 +171,7 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
 
 
 def test_the_flakiest_task_comes_first(path: Path) -> None:
-    """Not the first by name: even odds with both variants come before even odds with one."""
+    """Even odds with both variants come before even odds with one, whatever the names."""
     letters = ["PPPF", "PFPF", "PFPF", "PPPP"]
     comparison_ledgers.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
     flaky = [task.task_id for task in outcome_tally.flaky(collected(path).tasks)]
@@ -179,8 +179,10 @@ def test_the_flakiest_task_comes_first(path: Path) -> None:
 
 
 def test_cost_stands_beside_quality() -> None:
-    """A report shows the cost of a trial and of a pass; unknown where none passed or cost is
-    unknown."""
+    """A report shows the cost of a trial and of a pass.
+
+    The cost of a pass is unknown if no trial passed or a cost is unknown.
+    """
 
     def variant(name: str, share: float | None) -> VariantOutcomes:
         rate = None if share is None else Estimate(share, 0.2, 0.8)
@@ -195,13 +197,13 @@ def test_cost_stands_beside_quality() -> None:
     others = ("tokens_in", "tokens_out", "confidence")
     metrics += [metric(name, {"a": 10.0, "b": 10.0}) for name in others]
     worth = time_and_metrics.cost_and_quality(variants, metrics)
-    assert [(each.cost, each.cost_of_pass, each.tokens) for each in worth] == [
+    assert [(worth_row.cost, worth_row.cost_of_pass, worth_row.tokens) for worth_row in worth] == [
         (3.0, 6.0, 20.0),
         (1.0, None, 20.0),
         (None, None, None),
     ]
     assert time_and_metrics.cost_and_quality(variants, metrics[3:]) == []
-    assert [time_and_metrics.adds_up(each.metric_id) for each in metrics] == [
+    assert [time_and_metrics.adds_up(metric.metric_id) for metric in metrics] == [
         True,
         True,
         True,
@@ -210,7 +212,7 @@ def test_cost_stands_beside_quality() -> None:
 
 
 def test_the_interval_of_a_cost_knows_its_tasks(path: Path) -> None:
-    """Replications that are copies add nothing; a single task has no interval; none is below 0."""
+    """Copied replications add nothing, a single task has no interval, and no bound is negative."""
     costs = [0.1, 0.2, 0.6, 0.1, 5.0]
     numbers = {"base": [[cost] for cost in costs], "treat": [[cost] * 4 for cost in costs]}
     letters = {"base": ["P"] * 5, "treat": ["PPPP"] * 5}
@@ -228,13 +230,13 @@ def test_the_interval_of_a_cost_knows_its_tasks(path: Path) -> None:
 
 
 def test_what_is_compared_can_be_chosen(path: Path) -> None:
-    """Another run is A against this one, two variants are A and B; others are refused."""
+    """Another run is A against this one, two variants are A and B, and others are refused."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 8, "treat": ["F"] * 8})
     comparison_ledgers.make_run(path, {"base": ["F"] * 8, "treat": ["F"] * 8}, "run-0")
-    found = facts(path, compare=("treat base", "run-0:base"))
+    report = facts(path, compare=("treat base", "run-0:base"))
     sides = [
         (one["a"]["run_id"], one["a"]["variant_id"], one["b"]["run_id"], one["b"]["variant_id"])
-        for document in found["comparisons"]
+        for document in report["comparisons"]
         for one in document["comparisons"]
     ]
     assert sides == [
@@ -242,8 +244,8 @@ def test_what_is_compared_can_be_chosen(path: Path) -> None:
         ("run-0", "base", "run-1", "base"),
     ]
     # Repeated options are one family.
-    assert {document["family"] for document in found["comparisons"]} == {2}
-    assert found["headline"].startswith(
+    assert {document["family"] for document in report["comparisons"]} == {2}
+    assert report["headline"].startswith(
         "base is better than treat on tasks like these (+100.0 points, 95 % CI for all 2 "
         "comparisons +"
     )
@@ -252,14 +254,14 @@ def test_what_is_compared_can_be_chosen(path: Path) -> None:
 
 
 def test_options_are_checked_at_once(path: Path) -> None:
-    """Every option that is not valid is named, before anything is read."""
+    """All invalid options are named before anything is read."""
     with pytest.raises(InvalidInput) as refused:
         facts(path, "no-such-run", confidence=1.0, max_bytes=MIB - 1)
     assert [problem.where for problem in refused.value.problems] == ["confidence", "max_bytes"]
 
 
 def change(path: Path, table: str, change: str) -> None:
-    """Change rows behind the ledger's back."""
+    """Change rows directly in the file."""
     with closing(sqlite3.connect(path)) as raw, raw:
         for action in ("update", "delete"):
             raw.execute(f"DROP TRIGGER IF EXISTS {table}_refuses_{action}")
@@ -267,7 +269,7 @@ def change(path: Path, table: str, change: str) -> None:
 
 
 def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
-    """Provenance says what the run was, and that a row was changed after its commit."""
+    """The provenance has the run's state, and names the row that changed after its commit."""
     comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     clean = facts(path, verify=True)["provenance"]
     assert clean["verification"]["clean"]
@@ -275,14 +277,16 @@ def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
     assert clean["experiment_digest"] == "d" * 64
     assert clean["images"] == [{"ref": "python:3.11", "id": "sha256:" + "1" * 64}]
     change(path, "score", "UPDATE score SET primary_metric_value = 1")
-    found = facts(path, verify=True)["provenance"]["verification"]
-    assert not found["clean"]
-    assert found["findings"] == len(found["told"])
-    assert any(text.startswith("trial 1: the columns of a row of score") for text in found["told"])
+    verification = facts(path, verify=True)["provenance"]["verification"]
+    assert not verification["clean"]
+    assert verification["findings"] == len(verification["told"])
+    assert any(
+        text.startswith("trial 1: the columns of a row of score") for text in verification["told"]
+    )
 
 
 def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
-    """The report says what it checked, and does not read every record again."""
+    """By default, the report checks only the chain, and says so."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "score", "UPDATE score SET primary_metric_value = 1")
     report = collected(path)
@@ -295,7 +299,7 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         (
             "UPDATE slot_commit SET payload_digest = 'x' WHERE schedule_idx = 1",
@@ -315,17 +319,17 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
         ),
     ],
 )
-def test_a_broken_chain_is_told(path: Path, changed: str, told: list[str]) -> None:
-    """A commit that was changed or removed is found without reading any record."""
+def test_a_broken_chain_is_told(path: Path, changed: str, expected: list[str]) -> None:
+    """A changed or removed commit is found without reading any record."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "slot_commit", changed)
     report = collected(path)
-    assert report.provenance.verification.listed_findings == tuple(told)
+    assert report.provenance.verification.listed_findings == tuple(expected)
     assert "The ledger was changed after the run: 1 finding" in sentences.verified(report)
 
 
 def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
-    """Each different `ext.isolation` is there once, with its number; tampering first, and aloud."""
+    """Each different `ext.isolation` is there once, with its number; tampering comes first."""
     quiet = {"agent_user": "65534", "tampering_suspected": [], "tampering_total": 0}
     loud = {**quiet, "tampering_suspected": ["/agentlab/deps"], "tampering_total": 1}
     with kit.open_writer(path) as writer:
@@ -334,12 +338,12 @@ def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
             score = kit.score(idx, "pass", 1.0) | ({"ext": {"isolation": says}} if says else {})
             writer.commit_result(lease, kit.result(idx, scores=(score,)))
         writer.leases.release(lease, RunStatus.COMPLETED)
-    found = facts(path)
-    assert found["provenance"]["isolation"] == [
+    document = facts(path)
+    assert document["provenance"]["isolation"] == [
         {"says": loud, "scores": 1},
         {"says": quiet, "scores": 2},
     ]
-    assert json.loads(json.dumps(found)) == found
+    assert json.loads(json.dumps(document)) == document
     with open_ledger(path) as ledger:
         assert (
             "> Tampering is suspected in 1 scored trial:"
@@ -348,7 +352,7 @@ def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
 
 
 def test_streamed_json_is_the_whole_document(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JSON is written row by row, and is what `json.dumps` makes of the report's facts."""
+    """The JSON is written row by row, and equals `json.dumps` of the report's facts."""
     monkeypatch.setattr(clock, "utc_now", lambda: "2026-01-31T12:00:00.000Z")
     letters = {"base": ["PF", "F", "i"], "treat": ["P", "FF", "-"], "more": ["PP", "g", "P"]}
     for run_id in ("run-1", "run-2"):
@@ -356,12 +360,12 @@ def test_streamed_json_is_the_whole_document(path: Path, monkeypatch: pytest.Mon
     comparison_ledgers.make_run(path, {"base": ["-"], "treat": ["-"]}, "empty")
     for run_id in ("run-1", "run-1+run-2", "empty"):
         with open_ledger(path) as ledger:
-            found = ledger.rendered_report(run_id, "json").decode()
-            assert found == json.dumps(ledger.report(run_id), indent=2) + "\n"
+            rendered = ledger.rendered_report(run_id, "json").decode()
+            assert rendered == json.dumps(ledger.report(run_id), indent=2) + "\n"
 
 
 def test_a_report_is_written_to_a_stream(path: Path, tmp_path: Path) -> None:
-    """The bytes, and the number returned, are those of the file."""
+    """A stream gets the same bytes and number as a file."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     stream, file = BytesIO(), tmp_path / "report.md"
     with open_ledger(path) as ledger:
@@ -379,7 +383,7 @@ def test_equal_tasks_share_their_cells(path: Path) -> None:
 
 
 def test_json_does_not_hold_its_trials(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are read again while they are written, from the commits that were counted."""
+    """Trials are read again during writing, from the commits that were counted."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 3, "treat": ["F"] * 3})
     held = []
 

@@ -1,4 +1,4 @@
-"""A report as text: Markdown that stays text, plain text of anything, the command's refusals."""
+"""A report as text: safe Markdown, plain text, and the command's refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import sample_ledgers as kit
 from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
-from labledger import ReportOptions, comparison_texts, open_ledger, resources
+from labledger import ReportOptions, open_ledger, resources
 from labledger.compare.compare_options import Estimand
 from labledger.errors import InvalidInput, LabLedgerError
 from labledger.ledger.database.run_info import Variant
@@ -31,19 +31,20 @@ from labledger.report.page import trials_that_fit
 from labledger.report.report_document import with_plain_text
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import collect
+from labledger.results import comparison_texts
 from labledger.text import figures
 from labledger.text.escaping import plain_text
 
 pytestmark = pytest.mark.usefixtures("one_chart_process")
 
-OWN_PROCESS = chart_drawing._svg
+OWN_PROCESS = chart_drawing.draw_svg
 """Draws charts as the program does."""
 
 EVIL = "`` <img src=x> | @everyone [x](http://y) <!-- **b**"
 
 
 def test_markdown_holds_the_numbers(path: Path) -> None:
-    """Outcomes, the decision, errors and the digest, as tables that Markdown understands."""
+    """Outcomes, decision, errors and digest are Markdown tables."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 7 + ["F"], "treat": ["F"] * 7 + ["i"]})
     with open_ledger(path) as ledger:
         text = ledger.rendered_report("run-1", "markdown").decode()
@@ -58,9 +59,9 @@ def test_markdown_holds_the_numbers(path: Path) -> None:
 def test_charts_are_drawn_by_a_process_of_their_own(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The JavaScript engine does not stay in the memory of who writes a page; failures are told."""
+    """A separate process draws charts, and its failures are reported."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 4, "treat": ["F"] * 4})
-    monkeypatch.setattr(chart_drawing, "_svg", OWN_PROCESS)
+    monkeypatch.setattr(chart_drawing, "draw_svg", OWN_PROCESS)
     monkeypatch.setitem(sys.modules, "vl_convert", None)  # To import it here would fail.
     with open_ledger(path) as ledger:
         monkeypatch.setattr(resources, "require_page", lambda: None)
@@ -71,7 +72,7 @@ def test_charts_are_drawn_by_a_process_of_their_own(
 
 
 def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large a run is, the page lists the worst trials, and says how many it has."""
+    """A page lists the worst trials up to its limit, and says how many there are."""
     monkeypatch.setattr(page, "MAX_LISTED_TRIALS", 3)
     comparison_ledgers.make_run(path, {"base": ["P"] * 4, "treat": ["P", "F", "P", "i"]})
     with open_ledger(path) as ledger:
@@ -86,11 +87,11 @@ def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.M
 
 
 def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors, times and outcomes are of all trials, and the table has the hardest tasks."""
+    """Errors, times and outcomes cover all trials, and the table has the hardest tasks."""
     comparison_ledgers.make_run(path, {"base": ["P", "i", "F", "P"], "treat": ["P", "F", "F", "i"]})
     with open_ledger(path) as ledger:
         whole = ledger.report("run-1")
-        reader = ledger._reader
+        reader = ledger.reader
         tasks = collect(reader, "run-1", ReportOptions()).tasks
         for listed in (0, 1):
             short = collect(reader, "run-1", ReportOptions(), listed).as_json()
@@ -106,7 +107,7 @@ def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.Mo
 
 
 def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
-    """With several treatments the column holds corrected p values, and is called so."""
+    """With several treatments, the column holds corrected p values, and is named so."""
     letters = {"base": "P" * 8, "one": "F" * 8, "two": "PF" * 4}
     comparison_ledgers.make_run(path, letters)
     comparison_ledgers.make_run(path, {"base": "P" * 8, "one": "F" * 8}, "run-2")
@@ -121,7 +122,7 @@ def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
 
 
 def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
-    """Headline, table and chart cover the tasks that both sides have; other rates are explained."""
+    """Headline, table and chart cover the tasks of both sides, and other rates are explained."""
     letters = {"base": ["P"] * 24 + ["F"] * 16, "treat": ["P"] * 8 + ["i"] * 30 + ["F"] * 2}
     comparison_ledgers.make_run(path, letters)
     comparison_ledgers.make_run(
@@ -141,7 +142,7 @@ def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
 
 
 def test_the_page_has_the_facts_in_the_words_of_the_command(path: Path) -> None:
-    """A fact of a comparison reads the same wherever it is stated."""
+    """A fact of a comparison has the same words on the page as in the command."""
     letters = {"base": "PPPPPPPPFFFi", "treat": "FFFFFFPPPFiE"}
     comparison_ledgers.make_run(path, letters)
     with open_ledger(path) as ledger:
@@ -158,7 +159,7 @@ def test_the_page_has_the_facts_in_the_words_of_the_command(path: Path) -> None:
 
 
 def test_a_report_says_what_is_equivalent(path: Path) -> None:
-    """The headline and the facts of a comparison name the limit."""
+    """Headline and facts of a comparison name the equivalence limit."""
     comparison_ledgers.make_run(path, {"base": "PPPF" * 40, "treat": "PPPF" * 40})
     with open_ledger(path) as ledger:
         options = ReportOptions(equivalent_within=0.05)
@@ -170,7 +171,7 @@ def test_a_report_says_what_is_equivalent(path: Path) -> None:
 
 
 def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:
-    """Every sentence names the variant: neither run is better than the other as a whole."""
+    """Every sentence names the variant, because neither run is better as a whole."""
     comparison_ledgers.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "run-a")
     comparison_ledgers.make_run(path, {"base": "F" * 9, "treat": "P" * 9}, "run-b")
     with open_ledger(path) as ledger:
@@ -180,7 +181,7 @@ def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:
 
 
 def test_a_report_can_be_about_its_suite(path: Path) -> None:
-    """Headline and sentences name the estimand, and say what cannot be concluded."""
+    """Headline and sentences name the estimand, and its limits."""
     comparison_ledgers.make_run(path, {"base": ["PPP"] * 9, "treat": ["FFF"] * 9})
     comparison_ledgers.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "single")
     suite = ReportOptions(estimand=Estimand.SUITE)
@@ -207,10 +208,10 @@ def test_markdown_keeps_hostile_names_text(path: Path) -> None:
         for slot in slots:
             ids = TrialIds.of(kit.RUN, slot)
             score = kit.score(slot.schedule_idx, "fail", 0.0) | {"ids": ids.as_json()}
-            made = kit.result(
+            result = kit.result(
                 slot.schedule_idx, ids=ids, scores=(score,), predictions=(), evidence=()
             )
-            writer.commit_result(lease, made)
+            writer.commit_result(lease, result)
         writer.leases.release(lease, RunStatus.COMPLETED)
     with open_ledger(path) as ledger:
         text = ledger.rendered_report(kit.RUN, "markdown").decode()
@@ -234,7 +235,7 @@ def test_markdown_keeps_hostile_names_text(path: Path) -> None:
     ],
 )
 def test_any_text_becomes_plain(text: str, shown: str) -> None:
-    """Terminal sequences go, what is hidden is marked, what is to be read stays; in all of JSON."""
+    """Terminal sequences are removed and hidden characters marked, in all of JSON."""
     assert plain_text(text) == shown
     assert with_plain_text({text: [text, 1, None]}) == {shown: [shown, 1, None]}
     assert with_plain_text(Variant(text, "baseline", {text: text})) == Variant(
@@ -244,7 +245,7 @@ def test_any_text_becomes_plain(text: str, shown: str) -> None:
 
 
 def test_numbers_read_well() -> None:
-    """Durations and amounts in words that fit their size; the unknown is a dash."""
+    """Durations and amounts have units that fit their size, and an unknown one is a dash."""
     assert [figures.duration(ms) for ms in (None, 420, 59_949, 61_000, 7_380_000)] == [
         *("–", "0.42 s", "59.9 s", "1 min 1 s", "2 h 3 min"),
     ]
@@ -257,20 +258,20 @@ def test_numbers_read_well() -> None:
 
 
 def packed(path: Path, logs: LogSelection, room: int) -> dict[int, list[JsonObject]]:
-    """The logs in a page of run-1, by slot."""
+    """Return the logs in a page of run-1, by slot."""
     with open_ledger(path) as ledger:
-        trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
+        trials = collect(ledger.reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        found = pack(ledger._reader, {None: commits}, trials, logs, room)
-    assert found.left_out == found.requested - len(found.islands)
+        packed = pack(ledger.reader, {None: commits}, trials, logs, room)
+    assert packed.left_out == packed.requested - len(packed.islands)
     return {
         int(key): json.loads(gzip.decompress(base64.b64decode(island)))
-        for key, island in found.islands.items()
+        for key, island in packed.islands.items()
     }
 
 
 def test_logs_of_failed_trials_come_first(path: Path) -> None:
-    """What failed is kept whole or cut in the middle; what does not fit is left out, best first."""
+    """Logs of failures are whole or cut in the middle, and successes are left out first."""
     log = bytes(range(32, 127)) * 1000
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
@@ -286,28 +287,28 @@ def test_logs_of_failed_trials_come_first(path: Path) -> None:
     assert list(packed(path, LogSelection.ALL, 1_000_000)) == [1, 3, 0, 2]
     assert list(packed(path, LogSelection.NONE, 1_000_000)) == []
     assert packed(path, LogSelection.ALL, 10) == {}
-    *told, text = failed[3]
-    assert [one["name"] for one in told] == ["task", "metrics", "events"]
-    assert told[0]["head"] == json.dumps({"n": 1}, indent=2)
-    assert "tokens_in: 13\n" in told[1]["head"]
-    assert json.loads(told[2]["head"].splitlines()[9])["n"] == 9
+    *sentences, text = failed[3]
+    assert [one["name"] for one in sentences] == ["task", "metrics", "events"]
+    assert sentences[0]["head"] == json.dumps({"n": 1}, indent=2)
+    assert "tokens_in: 13\n" in sentences[1]["head"]
+    assert json.loads(sentences[2]["head"].splitlines()[9])["n"] == 9
     assert text["name"] == "agent_stdout"
     assert text["head"].startswith("3 !")
     assert len(text["head"]) + text["cut"] + len(text["tail"]) == text["size"] == len(log) + 1
 
 
 def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
-    """Errors and failures stay in it while they fit, in the order of the schedule."""
+    """Errors and failures stay in the list while they fit, in schedule order."""
     comparison_ledgers.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
     with open_ledger(path) as ledger:
-        trials = collect(ledger._reader, "run-1", ReportOptions()).trials
+        trials = collect(ledger.reader, "run-1", ReportOptions()).trials
     assert trials_that_fit(trials, 1_000_000) == list(trials)
     row = max(len(json.dumps(list(trial.as_json().values()))) + 2 for trial in trials)
     assert [trial.schedule_idx for trial in trials_that_fit(trials, 3 * row)] == [1, 3, 5]
 
 
 def test_a_log_that_is_lost_is_told(path: Path) -> None:
-    """A report of a run with a missing artifact has a sentence in its place."""
+    """A missing artifact is replaced by a sentence."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
         lost = kit.evidence(1, Artifact.inline(b"never kept"))
@@ -318,7 +319,7 @@ def test_a_log_that_is_lost_is_told(path: Path) -> None:
     assert "has no artifact" in text["problem"]
 
 
-# -- what is not installed
+# -- missing libraries
 
 
 def report_words(path: Path, *words: str) -> list[str]:
@@ -342,7 +343,7 @@ def without(path: Path, modules: tuple[str, ...], *words: str) -> subprocess.Com
 
 
 def test_without_the_extra_the_command_says_what_to_install(path: Path) -> None:
-    """The page needs the extra `report`, exit code 2; Markdown does without."""
+    """The page needs the extra `report` and exits with 2; Markdown does not need it."""
     comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     page = path.parent / "page.html"
     done = without(path, ("jinja2", "vl_convert"), "-o", str(page))
@@ -354,20 +355,20 @@ def test_without_the_extra_the_command_says_what_to_install(path: Path) -> None:
 
 
 def test_without_analysis_a_report_says_what_it_lacks(path: Path) -> None:
-    """No scipy: the counts and rates are there, the comparison and the intervals are missed."""
+    """Without scipy, the report has counts and rates, and names the missing comparison."""
     comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     page = path.parent / "page.html"
     done = without(path, ("scipy",), "-o", str(page))
     assert done.returncode == 0, done.stderr
     assert "No comparisons and no intervals: comparing needs scipy" in page.read_text("utf-8")
-    said = without(path, ("scipy",), "--json")
-    found = json.loads(said.stdout)
-    assert found["comparisons"] == []
-    assert [v["pass_rate"] for v in found["variants"]] == [
+    printed = without(path, ("scipy",), "--json")
+    report = json.loads(printed.stdout)
+    assert report["comparisons"] == []
+    assert [v["pass_rate"] for v in report["variants"]] == [
         {"value": 1.0, "low": None, "high": None},
         {"value": 0.0, "low": None, "high": None},
     ]
-    assert found["headline"] == "base passed 1 of 1 trial; treat passed 0 of 1 trial."
+    assert report["headline"] == "base passed 1 of 1 trial; treat passed 0 of 1 trial."
 
 
 def test_a_report_takes_the_place_of_the_old_one_whole(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reruns: which slots may be chosen, and what counts before and after their new results."""
+"""Reruns: which slots can be chosen, and which results count before and after."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tiers import thorough
 from waiting import PATIENCE_S
 
 import labledger
-from labledger import InvalidInput, QueryFailed, RerunSelection, open_ledger
+from labledger import RerunSelection, open_ledger
 from labledger.api.run_state import SORT_KEYS
 from labledger.compare.compare_options import CompareOptions
-from labledger.errors import LedgerError
+from labledger.errors import InvalidInput, LedgerError, QueryFailed
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import Variant
 from labledger.ledger.reader import LedgerReader
@@ -54,7 +54,7 @@ def chosen(lab: Path, **options: Any) -> tuple[int, ...]:
 
 
 def rerun(lab: Path, fates: str | tuple[int, ...], **options: Any) -> None:
-    """Run the slots again that the options choose; they end as these slots did at first."""
+    """Run the chosen slots again; they end as these slots did at first."""
     plan = labledger.plan_rerun(kit.RUN, RerunSelection(**options), lab_dir=lab)
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         reruns.append(writer, plan)
@@ -88,12 +88,12 @@ def ask(lab: Path, sql: str) -> list[tuple[Any, ...]]:
     ],
 )
 def test_what_is_chosen(lab: Path, options: dict[str, Any], slots: tuple[int, ...]) -> None:
-    """Slots that fit everything are chosen; those that the pass rate counts only if asked for."""
+    """Slots that match all conditions are chosen; slots with a verdict only on request."""
     assert chosen(lab, **options) == slots
 
 
 def test_what_it_cost_last_time(lab: Path) -> None:
-    """The plan has time and spending of the chosen trials, and counts what it leaves out."""
+    """The plan has time and spending of the chosen trials, and counts the unknown ones."""
     plan = labledger.plan_rerun(kit.RUN, lab_dir=lab)
     assert plan.duration_ms == 3 * 1500
     assert plan.spent["cost_usd"].total == pytest.approx(0.03)
@@ -103,7 +103,7 @@ def test_what_it_cost_last_time(lab: Path) -> None:
 
 
 def test_a_trial_that_never_started_cost_nothing(tmp_path: Path) -> None:
-    """A slot whose container could not be started is chosen, and is no trial of unknown cost."""
+    """A slot whose container never started is chosen, and has no unknown cost."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2)
@@ -136,14 +136,14 @@ def test_a_trial_that_never_started_cost_nothing(tmp_path: Path) -> None:
 def test_what_is_refused(
     lab: Path, options: dict[str, Any], error: type[Exception], words: str
 ) -> None:
-    """A condition that writes, reads tables or fails, and options that mean nothing, are errors."""
+    """A condition that writes, reads tables or fails, and useless options, are errors."""
     with pytest.raises(error, match=words):
         chosen(lab, **options)
     assert len(ask(lab, "trials")) == 8
 
 
 def test_a_slot_is_run_again_once_at_a_time(lab: Path) -> None:
-    """Slots that wait for their replacement are not chosen, and an old plan appends nothing."""
+    """Slots that wait for their rerun are not chosen, and an outdated plan appends nothing."""
     plan = labledger.plan_rerun(kit.RUN, lab_dir=lab)
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         reruns.append(writer, plan)
@@ -154,7 +154,7 @@ def test_a_slot_is_run_again_once_at_a_time(lab: Path) -> None:
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     again = labledger.plan_rerun(kit.RUN, lab_dir=lab)
     assert (again.slots, again.pending) == ((), 3)
-    # The new results have no verdict either: they are those that the next rerun supersedes.
+    # The new results have no verdict either, so the next rerun supersedes them.
     with kit.open_writer(lab / "ledger.sqlite") as writer:
         reruns.commit(writer, (1, 3, 0))
     assert chosen(lab) == (8, 9)
@@ -164,7 +164,7 @@ def test_a_slot_is_run_again_once_at_a_time(lab: Path) -> None:
 
 
 def test_the_old_result_counts_until_the_new_one_is_committed(lab: Path) -> None:
-    """Views and counts show each cell once, by its newest committed slot; all_trials shows all."""
+    """Views and counts use a cell's newest committed slot; all_trials shows every slot."""
     plan = labledger.plan_rerun(kit.RUN, lab_dir=lab)
     sql = "SELECT schedule_idx FROM trials ORDER BY schedule_idx"
     with kit.open_writer(lab / "ledger.sqlite") as writer:
@@ -203,7 +203,7 @@ def test_the_old_result_counts_until_the_new_one_is_committed(lab: Path) -> None
 
 @thorough
 def test_an_earlier_time_shows_what_counted_then(tmp_path: Path) -> None:
-    """--as-of shows each view as it was: while the run was run, extended, and run again."""
+    """--as-of shows each view as it was while the run ran, was extended, and ran again."""
     clock = kit.FakeClock()
     path = kit.make_ledger(tmp_path)
     seen = {}
@@ -267,7 +267,7 @@ def test_the_summary_counts_cells_once_and_says_what_was_run_again(lab: Path) ->
 
 
 def test_means_and_comparisons_are_of_the_newest_results(lab: Path) -> None:
-    """A result that was repeated is in no mean, and no cell is compared twice."""
+    """A superseded result is in no mean, and no cell is compared twice."""
     with open_ledger(lab_dir=lab) as ledger:
         [before] = ledger.compare(kit.RUN).comparisons
     rerun(lab, "7", where="schedule_idx = 0", despite_verdict=True, because="a fixed test")
@@ -281,14 +281,14 @@ def test_means_and_comparisons_are_of_the_newest_results(lab: Path) -> None:
 
 
 def test_a_run_without_reruns_says_nothing_of_them(lab: Path) -> None:
-    """Summaries of runs that were never run again have no such section."""
+    """A summary without reruns has no such section."""
     with open_ledger(lab_dir=lab) as ledger:
         assert "reruns" not in ledger.summary(kit.RUN)["ext"]
         assert ledger.state(kit.RUN).reruns == ()
 
 
 def test_failures_that_are_run_again_prune_nothing(lab: Path) -> None:
-    """A rerun gives a variant another chance: what it supersedes is no failure any more."""
+    """A rerun clears the superseded failures of its variant."""
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
         before = reader.consecutive_failures(kit.RUN)
         with kit.open_writer(lab / "ledger.sqlite") as writer:
@@ -297,10 +297,10 @@ def test_failures_that_are_run_again_prune_nothing(lab: Path) -> None:
         counts = reader.counts(kit.RUN, without_pending=True)
     assert before == {"base": 2, "treat": 0}
     assert after == {"base": 1, "treat": 0}
-    assert [(each.scheduled, each.committed) for each in counts] == [(4, 3), (4, 2)]
+    assert [(part.scheduled, part.committed) for part in counts] == [(4, 3), (4, 2)]
 
 
-# -- what is said
+# -- texts about reruns
 
 
 REASON = "the model was\x1b[31m new <b>& [fast](x)</b>"
@@ -308,38 +308,38 @@ REASON = "the model was\x1b[31m new <b>& [fast](x)</b>"
 
 @pytest.mark.usefixtures("one_chart_process")
 def test_a_rerun_despite_verdicts_heads_every_report_and_comparison(lab: Path) -> None:
-    """The reason stands before the figures of each form, and can change no page and no terminal."""
+    """The reason comes before the figures in each form, and is escaped."""
     rerun(lab, "07", statuses=("completed",), tasks=("t0", "t1"), despite_verdict=True,
           because=REASON)  # fmt: skip
-    said = "2 trials of run-1 were run again (2 completed), chosen despite their verdicts"
+    sentence = "2 trials of run-1 were run again (2 completed), chosen despite their verdicts"
     with open_ledger(lab_dir=lab) as ledger:
         document = ledger.report(kit.RUN)
         markdown = ledger.rendered_report(kit.RUN, "markdown").decode()
         page = ledger.rendered_report(kit.RUN, "html").decode()
         comparison = ledger.compare(kit.RUN, options=CompareOptions())
     assert document["reruns"][0]["reruns"][0]["because"] == REASON
-    assert said in markdown.partition("| variant")[0]
+    assert sentence in markdown.partition("| variant")[0]
     assert "\\[fast\\](x)\\</b\\>" in markdown
     assert "\x1b" not in markdown
-    assert said in page.partition('<section id="outcomes">')[0]
+    assert sentence in page.partition('<section id="outcomes">')[0]
     assert "&lt;b&gt;&amp;" in page
     assert "<b>&" not in page
     assert comparison.as_json()["reruns"][0]["reruns"][0]["because"] == REASON
     printed = run_forked("compare", kit.RUN, folder=lab.parent).stdout
-    assert said in printed.partition("pass rate")[0]
+    assert sentence in printed.partition("pass rate")[0]
     assert "\x1b" not in printed
     marked = run_forked("compare", kit.RUN, "--format", "markdown", folder=lab.parent).stdout
-    assert said in marked.partition("###")[0]
+    assert sentence in marked.partition("###")[0]
 
 
 def test_reruns_of_the_environments_failures_are_said_too(lab: Path) -> None:
-    """Status, report and comparison say how many slots were run again, and what they were."""
+    """Status, report and comparison say how many slots ran again, and their statuses."""
     rerun(lab, "0", statuses=("infra_error",))
-    said = "1 trial of run-1 was run again (1 infra_error); they had no verdict."
-    assert said in run_forked("status", kit.RUN, folder=lab.parent).stdout
+    sentence = "1 trial of run-1 was run again (1 infra_error); they had no verdict."
+    assert sentence in run_forked("status", kit.RUN, folder=lab.parent).stdout
     with open_ledger(lab_dir=lab) as ledger:
-        assert said in ledger.rendered_report(kit.RUN, "markdown").decode().replace("\\", "")
-    assert said in run_forked("compare", kit.RUN, folder=lab.parent).stdout
+        assert sentence in ledger.rendered_report(kit.RUN, "markdown").decode().replace("\\", "")
+    assert sentence in run_forked("compare", kit.RUN, folder=lab.parent).stdout
     shown = run_forked("show", kit.RUN, "1", folder=lab.parent).stdout
     assert "run again as trial 8" in shown
 
@@ -357,7 +357,7 @@ def test_the_command_shows_what_would_run(lab: Path) -> None:
 
 
 def test_the_command_asks_before_it_runs_anything(lab: Path) -> None:
-    """Without a terminal and without --yes, it refuses, and the run stays as it was."""
+    """Without a terminal and without --yes, it refuses, and the run stays unchanged."""
     done = run_forked("rerun", kit.RUN, folder=lab.parent)
     assert done.returncode == 2
     assert "--yes" in done.stderr
@@ -367,7 +367,7 @@ def test_the_command_asks_before_it_runs_anything(lab: Path) -> None:
 
 @pytest.mark.parametrize("answer", [b"n\n", b"\n", b"\x04"])
 def test_the_command_takes_no_for_an_answer(lab: Path, answer: bytes) -> None:
-    """At a terminal it shows the slots and asks; whatever is not yes changes nothing: exit 0."""
+    """At a terminal it shows the slots and asks; any answer but yes changes nothing."""
     keyboard, terminal = pty.openpty()
     try:
         process = subprocess.Popen(
@@ -392,7 +392,7 @@ def test_the_command_takes_no_for_an_answer(lab: Path, answer: bytes) -> None:
 
 
 def test_the_command_refuses_to_repeat_verdicts_quietly(lab: Path) -> None:
-    """Slots that were named and all have verdicts are an error; nothing to do is none."""
+    """Named slots that all have verdicts are an error; an empty choice is none."""
     done = run_forked("rerun", kit.RUN, "--status", "agent_error", "--yes", folder=lab.parent)
     assert done.returncode == 2
     assert "--despite-verdict --because TEXT" in done.stderr
@@ -404,7 +404,7 @@ def test_the_command_refuses_to_repeat_verdicts_quietly(lab: Path) -> None:
 
 
 def test_runs_are_listed_in_the_order_asked_for(tmp_path: Path) -> None:
-    """By default the newest comes first, also if an older run was added to the ledger later."""
+    """By default the newest run comes first, even if an older one was added later."""
     clock = kit.FakeClock()
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path, clock) as writer:

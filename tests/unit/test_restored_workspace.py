@@ -26,9 +26,9 @@ NO_FILES: JsonObject = {"files": [], "left_out": [], "truncated": False, "empty"
 
 
 def tar_of(*members: tuple[str, bytes, Any], **settings: Any) -> bytes:
-    """A tar with members of any kind: a name, a type and content or target."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", **settings) as archive:
+    """Return a tar with members of any kind: a name, a type and content or target."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", **settings) as archive:
         for name, kind, content in members:
             info = tarfile.TarInfo(name)
             info.type = kind
@@ -38,13 +38,13 @@ def tar_of(*members: tuple[str, bytes, Any], **settings: Any) -> bytes:
             else:
                 info.linkname = content or ""
                 archive.addfile(info)
-    return made.getvalue()
+    return stream.getvalue()
 
 
 def restore(
     tmp_path: Path, listing: JsonObject, seed: dict[str, str] | None = None, **artifacts: bytes
 ) -> Path:
-    """The restored workspace of an earlier trial with such evidence."""
+    """Return the restored workspace of an earlier trial with this evidence."""
     folder = tmp_path / "workspace"
     folder.mkdir()
     InlineSeed(seed or {}).fill(folder)
@@ -67,7 +67,7 @@ def listed(*names: str) -> list[JsonObject]:
 
 
 def outside(tmp_path: Path) -> set[str]:
-    """What there is beside the workspace."""
+    """Return the paths beside the workspace."""
     return {path.name for path in tmp_path.iterdir()} - {"workspace"}
 
 
@@ -109,7 +109,7 @@ def link(name: str, target: str) -> JsonObject:
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    """Links that are restored lead wherever they did, and nothing beneath or at them does."""
+    """Restored links keep their targets, and no file is written beneath or at them."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "file").write_text("safe")
     tar = tar_of(
@@ -135,7 +135,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     [tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE],
 )
 def test_members_of_other_kinds(tmp_path: Path, kind: bytes) -> None:
-    """Only plain files become files, whatever a tar has under their names."""
+    """Only plain files of a tar become files."""
     tar = tar_of(("x", kind, "/etc/hostname"))
     with pytest.raises(EvidenceIncomplete, match="x "):
         restore(tmp_path, {"files": listed("x")}, files=tar)
@@ -146,13 +146,13 @@ def test_members_of_other_kinds(tmp_path: Path, kind: bytes) -> None:
     "tar", [b"no tar", b"\xff" * 512, tar_of(("x", tarfile.REGTYPE, b"x"))[:600], b"\0" * 700]
 )
 def test_broken_tars(tmp_path: Path, tar: bytes) -> None:
-    """A stored archive that is broken is refused."""
+    """A broken stored archive is refused."""
     with pytest.raises(EvidenceIncomplete):
         restore(tmp_path, {"files": listed("x", "y")}, files=tar)
 
 
 def test_content_that_is_another(tmp_path: Path) -> None:
-    """What a tar, a patch or the seed has counts only where its digest is the listed one."""
+    """Content of a tar, patch or seed is used only if its digest is listed."""
     tar = tar_of(("a", tarfile.REGTYPE, b"y"), ("b", tarfile.REGTYPE, b"x" * 99))
     patch = b"diff --git a/c b/c\n--- a/c\n+++ b/c\n@@ -1 +1 @@\n-s\n+y\n"
     with pytest.raises(EvidenceIncomplete) as caught:
@@ -191,7 +191,7 @@ def test_content_that_is_another(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_known(tmp_path: Path, listing: JsonObject, word: str) -> None:
-    """A workspace of which something is missing is not restored, and the message names it."""
+    """A workspace with a missing part is not restored, and the message names the part."""
     with pytest.raises(EvidenceIncomplete) as caught:
         restore(tmp_path, listing)
     assert word in caught.value.message
@@ -214,7 +214,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize("folder", [".git", "src"])
 def test_folders_kept_as_a_whole(tmp_path: Path, folder: str) -> None:
-    """What lies in them is named by a tar alone, and still nothing is written outside."""
+    """Only a tar names the files of such folders, and still no file is written outside."""
     (tmp_path / "victim").mkdir()
     mode = (tmp_path / "victim").stat().st_mode
     members = [(name.replace(".git", folder), kind, content) for name, kind, content in FOREIGN]
@@ -229,16 +229,16 @@ def test_folders_kept_as_a_whole(tmp_path: Path, folder: str) -> None:
 
 
 def test_caches_do_not_matter(tmp_path: Path) -> None:
-    """A cache was there, and is there empty; one that the seed brought and is gone is gone."""
+    """A cache is restored empty, and a cache of the seed that is gone stays gone."""
     listing = {"left_out": ["a/__pycache__", ".cache"], "files": listed("a/x")}
     seed = {"a/x": "x", "__pycache__/y": "y", ".cache/z": "z"}
     folder = restore(tmp_path, listing, seed)
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-    assert found == {"a", "a/x", "a/__pycache__", ".cache", ".cache/z"}
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+    assert names == {"a", "a/x", "a/__pycache__", ".cache", ".cache/z"}
 
 
 def test_listing_of_an_older_labledger(tmp_path: Path) -> None:
-    """Where it is not known which folders were empty, those that lost their files are not there."""
+    """If empty folders are unknown, folders that lost their files are not restored."""
     listing = {"files": listed("a/x"), "empty": None}
     folder = restore(tmp_path, listing, {"a/x": "x", "b/c/y": "y", "a/d/z": "z"})
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*")} == {"a", "a/x"}
@@ -274,7 +274,7 @@ def test_listings_that_are_none(content: bytes) -> None:
     ],
 )
 def test_seeds_that_labledger_did_not_make(tmp_path: Path, members: list[Any]) -> None:
-    """The tar of a task's workspace may have come with an imported ledger too."""
+    """The tar of a task's workspace may come from an imported ledger."""
     folder = tmp_path / "workspace"
     folder.mkdir()
     store = ArtifactStore(tmp_path / "store")
@@ -285,7 +285,7 @@ def test_seeds_that_labledger_did_not_make(tmp_path: Path, members: list[Any]) -
 
 
 def test_tar_of_any_names(tmp_path: Path) -> None:
-    """An archive with names of any length is unpacked whole, and has the size computed before."""
+    """An archive with names of any length is unpacked whole, and has its computed size."""
     contents = {
         ("d" * n + "/" + "f" * m)[-250:]: b"x" * n * m for n in (1, 99, 100) for m in (1, 150)
     }
@@ -299,11 +299,11 @@ def test_tar_of_any_names(tmp_path: Path) -> None:
         entries[f"link{n}"] = Entry("link", n)
     packed = b"".join(artifact_tars.tar_of(entries, {name: tmp_path / name for name in entries}))
     assert len(packed) == artifact_tars.size_of(entries)
-    found = {
+    restored = {
         m.name: (m.kind, m.executable, m.target or b"".join(m.content))
         for m in artifact_tars.members(io.BytesIO(packed))
     }
-    assert found == {
+    assert restored == {
         name: (e.kind, e.executable, contents.get(name, b"\xff" * e.size))
         for name, e in entries.items()
     }

@@ -1,4 +1,4 @@
-"""What reads the verdict of a grader, by the names that an experiment may give."""
+"""The readers of a grader's verdict, by the names that an experiment may use."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from labledger.resources import schemas
 def names_in(schema: object) -> list[str]:
     """Return the names that a schema allows for `from` of `results`."""
     if isinstance(schema, list):
-        return [name for each in schema for name in names_in(each)]
+        return [name for child in schema for name in names_in(child)]
     if not isinstance(schema, dict):
         return []
     if "results" in schema and "from" in schema["results"].get("properties", {}):
         return list(schema["results"]["properties"]["from"]["enum"])
-    return [name for each in schema.values() for name in names_in(each)]
+    return [name for child in schema.values() for name in names_in(child)]
 
 
 @pytest.mark.parametrize("schema", ["experiment_v1", "task_v1"])
 def test_each_name_of_the_schema_has_a_reader(schema: str) -> None:
-    """The schemas list the contract and the registered readers, whose keys are settings."""
+    """The schemas list the contract and the registered readers, with their settings as keys."""
     names = set(names_in(json.loads((schemas() / f"{schema}.jsonschema").read_text())))
     assert names == {CONTRACT, *plug_ins.OWN[ENTRY_POINT_GROUP]}
     settings = {field.name for field in fields(ResultSource)}
@@ -42,7 +42,7 @@ def test_each_name_of_the_schema_has_a_reader(schema: str) -> None:
 
 
 def test_no_package_replaces_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts as passed is not changed by the installation of another package."""
+    """Installing another package does not change which trials passed."""
     info = tmp_path / "other-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""Retries: which attempt follows another, what it carries over, and when its turn comes."""
+"""Retries: which attempt follows another, what it carries over, and when it starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
-from test_coordinator import plan_of
+from coordinated_runs import plan_of
 
 from labledger.execution.dispatch_pauses import REFUSALS_BEFORE_PAUSE
 from labledger.experiment.design_settings import Retry
@@ -37,7 +37,7 @@ def attempt_at(folder: Path, idx: int, *, may_exist: bool = False, host: str = "
 
 
 def test_a_retry_is_a_new_attempt_that_has_no_host(queue: RetryQueue, tmp_path: Path) -> None:
-    """Its container cannot exist, and any host may run it: nothing of the last attempt stays."""
+    """A retry has no container yet, may run on any host, and inherits nothing."""
     queue.add(attempt_at(tmp_path, 3, may_exist=True, host=HOST), Reason.CONTAINER_KILLED)
     retry = queue.next()
     assert retry is not None
@@ -49,7 +49,7 @@ def test_a_retry_is_a_new_attempt_that_has_no_host(queue: RetryQueue, tmp_path: 
 def test_an_attempt_that_is_put_back_may_have_its_container(
     queue: RetryQueue, tmp_path: Path
 ) -> None:
-    """It is the same attempt on the same host, which is adopted if it was started."""
+    """An attempt that is put back keeps its host, where its container may have started."""
     queue.put_back(attempt_at(tmp_path, 3, host=HOST))
     again = queue.next()
     assert again is not None
@@ -60,7 +60,10 @@ def test_an_attempt_that_is_put_back_may_have_its_container(
 def test_a_trial_that_never_started_lets_other_slots_go_first(
     queue: RetryQueue, tmp_path: Path, reason: Reason
 ) -> None:
-    """Exactly as many slots as refusals lead to a pause; a retry of another reason overtakes it."""
+    """A refused trial lets others pass, as many as the refusals before a pause.
+
+    A retry for another reason overtakes it.
+    """
     queue.count_slot()
     queue.add(attempt_at(tmp_path, 0), reason)
     queue.add(attempt_at(tmp_path, 1), Reason.CONTAINER_KILLED)
@@ -77,7 +80,7 @@ def test_a_trial_that_never_started_lets_other_slots_go_first(
 
 
 def test_the_last_slots_do_not_wait_for_others(queue: RetryQueue, tmp_path: Path) -> None:
-    """Where no slot is left, a deferred retry comes at once, after those that are due."""
+    """Without other slots, a deferred retry comes at once, after the due ones."""
     queue.add(attempt_at(tmp_path, 0), Reason.HOST_ERROR)
     queue.add(attempt_at(tmp_path, 1), None)
     order = [queue.next_deferred(), queue.next_deferred(), queue.next_deferred()]
@@ -87,7 +90,7 @@ def test_the_last_slots_do_not_wait_for_others(queue: RetryQueue, tmp_path: Path
 def test_deferred_retries_come_in_the_order_of_their_turns(
     queue: RetryQueue, tmp_path: Path
 ) -> None:
-    """One that was deferred later does not hold up the first."""
+    """A retry that was deferred later does not delay the first."""
     queue.add(attempt_at(tmp_path, 0), Reason.HOST_ERROR)
     queue.count_slot()
     queue.add(attempt_at(tmp_path, 1), Reason.HOST_ERROR)
@@ -97,7 +100,7 @@ def test_deferred_retries_come_in_the_order_of_their_turns(
 
 
 def test_attempts_that_have_a_host_are_taken_once(queue: RetryQueue, tmp_path: Path) -> None:
-    """No more of them than there is room for, and each of them only once; the others stay."""
+    """Attempts with a host are taken once, and no more than there is room for."""
     placed = [attempt_at(tmp_path, idx, host=HOST) for idx in (0, 2, 3)]
     queue.requeue([*placed, attempt_at(tmp_path, 1)])
     assert queue.take_placed(-1) == queue.take_placed(0) == []
@@ -110,7 +113,7 @@ def test_attempts_that_have_a_host_are_taken_once(queue: RetryQueue, tmp_path: P
 
 
 def test_attempts_that_a_person_stopped_count_in_no_limit(tmp_path: Path) -> None:
-    """The slot of such an attempt has another one, whatever is retried and how often."""
+    """A slot whose attempt a person stopped gets another one, whatever the retry limits."""
     stopped = kit.result(0, status=SlotStatus.INFRA_ERROR, reason=Reason.RUN_STOPPED)
     assert RetryPolicy(Retry(max_attempts=1)).applies_to(stopped, attempt_at(tmp_path, 0))
     second = replace(stopped, reason=Reason.CONTAINER_KILLED, attempt=2)
@@ -122,14 +125,14 @@ def test_attempts_that_a_person_stopped_count_in_no_limit(tmp_path: Path) -> Non
 
 
 def refused_trial(fault: CallFault | None = CallFault.CONFIGURATION) -> AttemptResult:
-    """A trial whose only call was refused."""
+    """Return a trial whose only call was refused."""
     call = kit.model_call(status=402, usage=None, raw_usage=None, fault=fault)
     result = kit.result(0, status=SlotStatus.INFRA_ERROR, reason=Reason.PROVIDER_FAILED, attempt=2)
     return replace(result, model_calls=(call,))
 
 
 def test_attempts_whose_account_was_refused_count_in_no_limit(tmp_path: Path) -> None:
-    """Their slot stays open until the account is repaired, unless the run goes on without it."""
+    """Such a slot stays open until the account works, unless the run continues without it."""
     refused, spec = refused_trial(), attempt_at(tmp_path, 0)
     once = Retry(max_attempts=1)
     assert RetryPolicy(once).applies_to(refused, spec)
@@ -141,7 +144,7 @@ def test_attempts_whose_account_was_refused_count_in_no_limit(tmp_path: Path) ->
 
 
 def test_a_result_that_is_carried_over_is_not_retried(tmp_path: Path) -> None:
-    """It says how a trial of the regraded run ended: another attempt would only copy it again."""
+    """A carried-over result repeats an ending, so another attempt would not help."""
     result = kit.result(0, status=SlotStatus.INFRA_ERROR, reason=Reason.CONTAINER_KILLED)
     record = {"status": result.status, "reason": result.reason}
     stored = StoredTrial(kit.ids(0), record, {}, {})

@@ -1,4 +1,4 @@
-"""Rewards that a grader left: which decide, and which cannot be used."""
+"""Rewards that a grader left: which one decides, and which are unusable."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ NO_NETWORK = "curl: (6) Could not resolve host: astral.sh\n"
 
 @pytest.fixture
 def spec(tmp_path: Path) -> AttemptSpec:
-    made = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(runtime=OUTPUTS)
+    spec = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(runtime=OUTPUTS)
     for name in ("outputs/0", "state"):
-        (made.folder / name).mkdir(parents=True)
-    return made
+        (spec.container.folder / name).mkdir(parents=True)
+    return spec
 
 
 def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingOutcome:
     results = ResultSource(source="rewards", folder="/logs/verifier", log="log.txt", **source)
-    settings = replace(spec.settings, grading=GradingSettings(results=results))
-    object.__setattr__(spec, "settings", settings)
+    settings = replace(spec.container.settings, grading=GradingSettings(results=results))
+    object.__setattr__(spec.container, "settings", settings)
     redactor = Redactor({"KEY": "my-secret-value"})
     trial = GradedTrial(
-        stamp=spec.stamp("2026-01-01T00:00:00.000Z"),
+        stamp=spec.evidence.stamp("2026-01-01T00:00:00.000Z"),
         benchmark=spec.plan.benchmark,
         bindings=spec.plan.bindings,
         source=results,
-        outputs=trial_outputs(spec),
+        outputs=trial_outputs(spec.container),
         redactor=redactor,
         artifacts=lambda: None,
         agent_command=settings.phases["agent"].command,
@@ -59,7 +59,7 @@ def left(spec: AttemptSpec, **files: str | bytes) -> AttemptSpec:
     """Leave files in the output folder; `_` in a name stands for a dot."""
     for name, content in files.items():
         raw = content.encode() if isinstance(content, str) else content
-        (spec.folder / "outputs/0" / name.replace("_", ".")).write_bytes(raw)
+        (spec.container.folder / "outputs/0" / name.replace("_", ".")).write_bytes(raw)
     return spec
 
 
@@ -75,7 +75,7 @@ def test_text(spec: AttemptSpec) -> None:
 
 
 def test_json_wins(spec: AttemptSpec) -> None:
-    """reward.json decides, also where it is worse; all of its numbers are metrics."""
+    """reward.json decides, even with a worse reward, and all of its numbers are metrics."""
     rewards = '{"reward": 0.5, "speed": 3, "style": true}'
     outcome = grade(left(spec, reward_txt="1", reward_json=rewards))
     assert outcome.score is not None
@@ -105,7 +105,7 @@ def test_json_wins(spec: AttemptSpec) -> None:
 def test_primary_reward(
     spec: AttemptSpec, rewards: str, source: dict[str, object], primary: str, verdict: str
 ) -> None:
-    """The primary reward decides at its threshold; a single reward is always primary."""
+    """The primary reward decides at its threshold, and a single reward is always primary."""
     outcome = grade(left(spec, reward_json=rewards), **source)
     assert outcome.score is not None
     assert outcome.score["primary_metric_name"] == primary
@@ -114,7 +114,7 @@ def test_primary_reward(
 
 @pytest.mark.parametrize("total", [reduce(add, [0.1] * 10), 0.7 + 0.2 + 0.1])
 def test_full_marks_that_were_added_up_pass(spec: AttemptSpec, total: float) -> None:
-    """Weights whose sum misses 1 by rounding pass, and the reward is stored as it was written."""
+    """Weights whose sum misses 1 by rounding pass, and the reward is stored as written."""
     assert total < 1
     outcome = grade(left(spec, reward_txt=repr(total)))
     assert outcome.score is not None
@@ -133,7 +133,7 @@ def test_full_marks_that_were_added_up_pass(spec: AttemptSpec, total: float) -> 
 def test_several_rewards_without_the_primary_one(
     spec: AttemptSpec, rewards: str, lowest: str, verdict: str
 ) -> None:
-    """The lowest decides, the score says so, and an authored name that is missing is an error."""
+    """Without the primary reward the lowest decides, and a missing authored name is an error."""
     outcome = grade(left(spec, reward_json=rewards))
     assert outcome.score is not None
     assert outcome.score["primary_metric_name"] == lowest
@@ -168,7 +168,7 @@ def test_several_rewards_without_the_primary_one(
     ],
 )
 def test_unusable_rewards(spec: AttemptSpec, files: dict[str, str | bytes]) -> None:
-    """What is no finite number is a grade_error without a score, and no other file replaces it."""
+    """A reward that is not a finite number is a grade_error, and no other file replaces it."""
     outcome = grade(left(spec, **files))
     assert (outcome.status, outcome.reason) == ("grade_error", "reward_invalid")
     assert outcome.score is None
@@ -184,8 +184,8 @@ def test_unusable_rewards(spec: AttemptSpec, files: dict[str, str | bytes]) -> N
     ],
 )
 def test_hostile_files(spec: AttemptSpec, make: Callable[[Path], object], reason: str) -> None:
-    """Links, FIFOs, folders and huge files are grade errors, and nothing waits for them."""
-    make(left(spec, reward_txt="1").folder / "outputs/0/reward.json")
+    """Links, FIFOs, folders and huge files are grade errors without waiting."""
+    make(left(spec, reward_txt="1").container.folder / "outputs/0/reward.json")
     outcome = grade(spec)
     assert (outcome.status, outcome.reason, outcome.score) == ("grade_error", reason, None)
 
@@ -224,8 +224,8 @@ PLACES = ["outputs/0/log.txt", "state/grader.stdout"]
 def test_a_complaint_in_the_log_of_an_agent(
     spec: AttemptSpec, files: dict[str, str], place: str
 ) -> None:
-    """The reward stands, or is missing, and the outcome has the line: an agent can write it."""
-    (spec.folder / place).write_text(NO_NETWORK)
+    """The reward is used or missing as usual, and the outcome quotes the line."""
+    (spec.container.folder / place).write_text(NO_NETWORK)
     outcome = grade(left(spec, **files))
     has_reward = bool(files)
     assert outcome.status == ("completed" if has_reward else "grade_error")
@@ -243,8 +243,8 @@ def test_a_complaint_in_the_log_of_an_agent(
 def test_a_complaint_in_the_log_of_the_oracle(
     spec: AttemptSpec, files: dict[str, str], place: str
 ) -> None:
-    """A reward of 0, or none, of a grader that could not work says nothing of the solution."""
-    (spec.folder / place).write_text(NO_NETWORK)
+    """The oracle's reward of 0, or a missing one, from a broken grader is no verdict."""
+    (spec.container.folder / place).write_text(NO_NETWORK)
     as_oracle(spec)
     outcome = grade(left(spec, **files))
     assert (outcome.status, outcome.reason) == ("grade_error", "grader_bootstrap_failed")
@@ -255,14 +255,16 @@ def test_a_complaint_in_the_log_of_the_oracle(
 
 @pytest.mark.parametrize("change", ["script", "command", "nothing staged"])
 def test_another_agent_in_the_place_of_the_oracle(spec: AttemptSpec, change: str) -> None:
-    """A variant that is called oracle and runs another program is an agent like any other."""
+    """A variant named oracle that runs another program is an ordinary agent."""
     as_oracle(spec)
     script = spec.plan.deps_dir / "agent/agent.sh"
     if change == "script":
         script.write_bytes(script.read_bytes() + b"my-agent\n")
     elif change == "command":
         command = ("sh", "/agentlab/deps/agent/my-agent.sh", "oracle")
-        spec.settings.phases["agent"] = replace(spec.settings.phases["agent"], command=command)  # type: ignore[index]
+        spec.container.settings.phases["agent"] = replace(
+            spec.container.settings.phases["agent"], command=command
+        )  # type: ignore[index]
     else:
         script.unlink()
     outcome = grade(left(spec, reward_txt="0", log_txt=NO_NETWORK))
@@ -270,14 +272,16 @@ def test_another_agent_in_the_place_of_the_oracle(spec: AttemptSpec, change: str
 
 
 def as_oracle(spec: AttemptSpec) -> None:
-    """Make the agent of a trial the one that comes with Harbor tasks."""
+    """Make a trial's agent the oracle of Harbor tasks."""
     script = spec.plan.deps_dir / "agent/agent.sh"
     script.parent.mkdir(parents=True)
     script.write_bytes((Path(rewards.__file__).parent / "agent.sh").read_bytes())
     command = ("sh", "/agentlab/deps/agent/agent.sh", "oracle")
-    agent = replace(spec.settings.phases["agent"], command=command)
-    settings = replace(spec.settings, phases={**spec.settings.phases, "agent": agent})
-    object.__setattr__(spec, "settings", settings)
+    agent = replace(spec.container.settings.phases["agent"], command=command)
+    settings = replace(
+        spec.container.settings, phases={**spec.container.settings.phases, "agent": agent}
+    )
+    object.__setattr__(spec.container, "settings", settings)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +289,7 @@ def as_oracle(spec: AttemptSpec) -> None:
     [("1", NO_NETWORK), ("0.2", NO_NETWORK), ("0", NO_NETWORK + "1 failed in 2s"), ("0", "FAIL")],
 )
 def test_no_failed_bootstrap(spec: AttemptSpec, reward: str, log: str) -> None:
-    """Other rewards count, and so does 0 where a test ran or nothing shows a failure."""
+    """Other rewards count, and so does 0 if a test ran or no failure is shown."""
     outcome = grade(left(spec, reward_txt=reward, log_txt=log))
     assert outcome.status == "completed"
     assert outcome.score is not None
@@ -293,7 +297,7 @@ def test_no_failed_bootstrap(spec: AttemptSpec, reward: str, log: str) -> None:
 
 
 def test_secrets(spec: AttemptSpec) -> None:
-    """No secret reaches a score or a message, as a name, in a quoted line or in broken JSON."""
+    """No secret reaches a score or message, as a name, in a quoted line or in broken JSON."""
     secret = "my-secret-value"
     outcome = grade(left(spec, reward_json=f'{{"reward": 1, "{secret}": 2}}'))
     assert secret not in str(outcome)

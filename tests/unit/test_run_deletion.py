@@ -1,4 +1,4 @@
-"""Deleted runs: gone as a whole, with a tombstone, and back only as the runs that they were."""
+"""A deleted run is gone as a whole, leaves a tombstone, and can return only unchanged."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def lab(tmp_path: Path) -> Path:
 
 
 def everything(lab: Path) -> dict[str, list[Any]]:
-    """All rows of the ledger."""
+    """Return all rows of the ledger."""
     raw = DRIVER.connect(str(lab / "ledger.sqlite"))
-    found = {
+    rows_by_table = {
         name: sorted(raw.execute(f"SELECT * FROM {name}").fetchall(), key=repr)
         for name in metadata.tables
     }
     raw.close()
-    return found
+    return rows_by_table
 
 
 def findings(lab: Path) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def findings(lab: Path) -> tuple[str, ...]:
 
 
 def test_a_run_goes_as_a_whole_and_leaves_a_tombstone(lab: Path) -> None:
-    """Its rows and folder are gone, other runs are as before, and the rest verifies."""
+    """Its rows and folder are gone, other runs are unchanged, and the ledger verifies."""
     others = rows(lab, "last")
     with LedgerReader.open(lab / "ledger.sqlite") as reader:
         head = reader.chain_head(kit.RUN)
@@ -72,9 +72,9 @@ def test_a_run_goes_as_a_whole_and_leaves_a_tombstone(lab: Path) -> None:
     assert delete_run(kit.RUN, BECAUSE, lab_dir=lab) == planned
     assert [(run.run_id, run.committed, run.chain_head) for run in planned] == [(kit.RUN, 6, head)]
     left = everything(lab)
-    assert {name for name, found in left.items() if any(row[0] == 1 for row in found)} == {
-        *("artifact", "deleted_run")
-    }
+    assert {
+        name for name, rows_found in left.items() if any(row[0] == 1 for row in rows_found)
+    } == {*("artifact", "deleted_run")}
     assert rows(lab, "last") == others
     assert [path.name for path in (lab / "runs").iterdir()] == ["last"]
     with open_ledger(lab_dir=lab) as ledger:
@@ -93,7 +93,7 @@ def test_a_run_goes_as_a_whole_and_leaves_a_tombstone(lab: Path) -> None:
 
 
 def test_regradings_go_with_their_run(tmp_path: Path) -> None:
-    """A run takes its regradings along, complete or not; a regrading alone is refused."""
+    """A run's regradings are deleted with it, and a regrading alone is refused."""
     path = kit.make_ledger(tmp_path)
     graded.complete_run(path, "PFPF")
     graded.regrade(path, kit.RUN, 2, "FFPF")
@@ -107,7 +107,7 @@ def test_regradings_go_with_their_run(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_deleted(lab: Path) -> None:
-    """A live run, an unknown one and a missing reason are refused; a late owner writes nothing."""
+    """A live or unknown run and a missing reason are refused, and a late owner writes nothing."""
     before = everything(lab)
     for reason in ("", " \n", "x" * 10_001):
         with pytest.raises(InvalidInput, match="because: "):
@@ -131,7 +131,7 @@ def test_what_cannot_be_deleted(lab: Path) -> None:
 
 
 def test_the_command_asks(lab: Path) -> None:
-    """Without a terminal and without --yes nothing is deleted; with it, the run is."""
+    """Without a terminal, a run is deleted only with --yes."""
     words = ("delete", kit.RUN, "--because", BECAUSE, "--lab-dir", lab)
     refused = run_forked(*words, folder=lab)
     assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
@@ -150,7 +150,7 @@ def test_a_deletion_takes_as_long_as_the_run_is_large(tmp_path: Path) -> None:
         for size in (500, 2000):
             lease = kit.begin_run(writer, size, f"of-{size}")
             writer.leases.release(lease, RunStatus.INTERRUPTED)
-            driver, counted = writer._connection.driver, []
+            driver, counted = writer.connection.driver, []
             driver.set_progress_handler(lambda counted=counted: counted.append(1), 100)
             writer.delete_run(f"of-{size}", BECAUSE, lambda _: False)
             driver.set_progress_handler(None, 0)
@@ -162,7 +162,7 @@ def test_a_deletion_takes_as_long_as_the_run_is_large(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("point", ["inside_delete", "after_delete"])
 def test_a_killed_deletion_is_done_or_not_begun(lab: Path, point: str) -> None:
-    """Killed before the commit nothing has changed; killed after it only the folder is left."""
+    """A kill before the commit changes nothing, and a kill after it leaves only the folder."""
     before = everything(lab)
     words = ("delete", kit.RUN, "--because", BECAUSE, "--yes", "--lab-dir", lab)
     killed = run_real(*words, folder=lab, **{VARIABLE: point})
@@ -180,7 +180,7 @@ def test_a_killed_deletion_is_done_or_not_begun(lab: Path, point: str) -> None:
 
 
 def test_a_deleted_run_comes_back_as_it_was(lab: Path, tmp_path: Path) -> None:
-    """Archived, deleted, its artifacts collected and imported, it has the same rows and files."""
+    """A run that was archived, deleted and imported has the same rows and files."""
     before, file = rows(lab), tmp_path / "run.tar.gz"
     archive_run(kit.RUN, file, lab_dir=lab)
     delete_run(kit.RUN, BECAUSE, lab_dir=lab)
@@ -197,7 +197,7 @@ def test_a_deleted_run_comes_back_as_it_was(lab: Path, tmp_path: Path) -> None:
 
 
 def test_no_other_run_takes_its_place(lab: Path, tmp_path: Path) -> None:
-    """Neither a new run nor an imported one of another history can have a deleted run's id."""
+    """Neither a new run nor an imported one of another history can reuse a deleted run's id."""
     theirs, longer = tmp_path / "theirs" / ".lab", tmp_path / "longer" / ".lab"
     begin(theirs, "last", 3)
     import_source(LabFolder(longer), lab, ["last"])
@@ -224,7 +224,7 @@ def test_no_other_run_takes_its_place(lab: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_changed_tombstone_is_found(lab: Path, change: str, message: str) -> None:
-    """Verification finds changed and removed tombstones, and runs that are gone without one."""
+    """Verification finds changed and removed tombstones, and vanished runs without one."""
     begin(lab, "third", 1)
     delete_run(kit.RUN, BECAUSE, lab_dir=lab)
     delete_run("last", BECAUSE, lab_dir=lab)
@@ -234,7 +234,7 @@ def test_a_changed_tombstone_is_found(lab: Path, change: str, message: str) -> N
 
 
 def test_a_run_is_kept_while_another_replays_it(lab: Path) -> None:
-    """Its recorded calls are needed until that run is complete or deleted."""
+    """A run that another run replays stays until that run is complete or deleted."""
     replays = f"json_object('run_id', '{kit.RUN}')"
     changed = f"json_set(resolved, '$.replays', {replays})"
     kit.tamper(lab / "ledger.sqlite", f"UPDATE run SET resolved = {changed} WHERE run_id = 'last'")

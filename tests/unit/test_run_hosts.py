@@ -1,6 +1,6 @@
-"""Runs on the hosts of a cluster: placement, the window, hosts that are declared lost.
+"""Runs on the hosts of a cluster: placement, the window, and lost hosts.
 
-The coordinator's loop over a real ledger; only the hosts and their containers are not there.
+The coordinator's loop and the ledger are real; hosts and containers are simulated.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 from commands import run_forked
-from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
+from coordinated_runs import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
-from labledger import HostLost, InvalidInput, open_ledger
+from labledger import open_ledger
+from labledger.errors import HostLost, InvalidInput
 from labledger.execution.host_state import HostState
 from labledger.execution.unfinished_slots import UnfinishedSlot
-from labledger.experiment.runtime_sections import Resources, Runtime
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.checking.verify import verify
 from labledger.ledger.database.run_info import Dispatch
@@ -40,7 +42,7 @@ LARGE = 64 << 30
 
 
 class Hosts(Trials):
-    """Two hosts with three slots each, whose trials end when a test says so."""
+    """Two hosts with three slots each, whose trials end when a test ends them."""
 
     def __init__(self, width: int, reader: LedgerReader) -> None:
         super().__init__(width, reader)
@@ -68,7 +70,7 @@ class Hosts(Trials):
 
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:  # type: ignore[override]
         key = spec.slot.schedule_idx, spec.attempt
-        asked = spec.settings.runtime.resources.memory_bytes or 0
+        asked = spec.container.settings.runtime.resources.memory_bytes or 0
         for host in (spec.host,) if spec.host else self.free_hosts():
             if spec.host or asked <= self.memory_bytes[host]:
                 self.taken[key] = self.placed[key] = host
@@ -115,10 +117,10 @@ class Hosts(Trials):
 
 @pytest.fixture
 def run(writer: LedgerWriter, reader: LedgerReader, path: Path) -> Iterator[Run]:
-    made = Run(writer, reader, path.parent, WIDTH, Hosts)
-    made.commit_queue.heartbeat.on_renewal = made.coordinator.lost_hosts.report_new
-    yield made
-    made.mirrors.close()
+    run = Run(writer, reader, path.parent, WIDTH, Hosts)
+    run.commit_queue.heartbeat.on_renewal = run.coordinator.lost_hosts.report_new
+    yield run
+    run.mirrors.close()
 
 
 def hosts_of(run: Run) -> Hosts:
@@ -144,12 +146,12 @@ def test_each_attempt_is_journaled_with_the_host_that_has_room(run: Run, path: P
     for row in rows:
         assert hosts_of(run).placed[row["schedule_idx"], row["attempt"]] == row["host"]
     for kind in ("slot_dispatched", "trial_finished"):
-        told = [event for event in run.told if event["event"] == kind]
-        assert {event["host"] for event in told} == set(HOSTS)
+        events = [event for event in run.told if event["event"] == kind]
+        assert {event["host"] for event in events} == set(HOSTS)
 
 
 def test_a_slow_slot_holds_dispatch_back_by_the_window(run: Run) -> None:
-    """No slot is dispatched that lies a window or more ahead of the first uncommitted one."""
+    """Dispatch stays within a window from the first uncommitted slot."""
     run.coordinator.next_attempts.window = 5
     farthest: list[int] = []
 
@@ -165,7 +167,7 @@ def test_a_slow_slot_holds_dispatch_back_by_the_window(run: Run) -> None:
 
 @pytest.fixture
 def large_run(run: Run, path: Path, reader: LedgerReader) -> Run:
-    """A run whose odd slots, those of the variant `treat`, ask for much memory."""
+    """Begin a run whose odd slots, of the variant `treat`, need much memory."""
     asked = Runtime(image="python:3.11", resources=Resources(memory_bytes=LARGE))
     plan = plan_of(path.parent / "runs" / kit.RUN, reader.ledger_id)
     large = replace(plan, settings=VariantSettings(TrialSettings(asked, {})))
@@ -176,8 +178,11 @@ def large_run(run: Run, path: Path, reader: LedgerReader) -> Run:
 
 
 def test_slots_that_no_host_can_take_now_hold_no_others_back(large_run: Run, path: Path) -> None:
-    """Later slots go on up to the window, only one of what waits is asked for again, and when a
-    host has room the lowest slots go first. The commits are in order."""
+    """Slots that no host can take now do not delay later slots in the window.
+
+    Only one waiting slot is tried again, and when a host has room the lowest slots go first. The
+    commits are in order.
+    """
     run, hosts = large_run, hosts_of(large_run)
     hosts.memory_bytes = dict.fromkeys(HOSTS, LARGE - 1)
     run.coordinator.next_attempts.window = 14
@@ -201,7 +206,7 @@ def test_slots_that_no_host_can_take_now_hold_no_others_back(large_run: Run, pat
 
 
 def test_a_waiting_slot_of_a_variant_that_is_given_up_is_skipped(large_run: Run) -> None:
-    """Pruning holds for slots that were due before it, and waited for a host."""
+    """Pruning also skips slots that were due before it and waited for a host."""
     run, hosts = large_run, hosts_of(large_run)
     hosts.memory_bytes[HOSTS[0]] = LARGE - 1
 
@@ -223,8 +228,10 @@ def test_a_waiting_slot_of_a_variant_that_is_given_up_is_skipped(large_run: Run)
 def test_a_lost_host_ends_its_attempts_which_are_tried_elsewhere(
     run: Run, writer: LedgerWriter, path: Path, found_by: str
 ) -> None:
-    """The declaration is found with the next heartbeat, or with a result that arrives before it;
-    each attempt there ends as host_lost."""
+    """The attempts of a lost host end as host_lost and run elsewhere.
+
+    The declaration is found with the next heartbeat, or with a result that arrives before it.
+    """
 
     def declare() -> None:
         run.when_idle = run.end_all
@@ -254,7 +261,7 @@ def test_a_lost_host_ends_its_attempts_which_are_tried_elsewhere(
 
 
 def test_a_run_stops_when_only_unreachable_hosts_are_left(run: Run) -> None:
-    """Other hosts go on until nothing but the unreachable one can; then the run is resumable."""
+    """The run ends as resumable when only an unreachable host could continue."""
     hosts = hosts_of(run)
     hosts.unreachable = HOSTS[0]
     run.coordinator.run = replace(run.coordinator.run, settings={"on": "tls://scheduler:8786"})
@@ -272,7 +279,7 @@ def test_a_run_stops_when_only_unreachable_hosts_are_left(run: Run) -> None:
 
 
 def test_what_a_lost_host_delivers_is_refused(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """The transaction that would store the result refuses it and writes nothing."""
+    """The transaction refuses the result and writes nothing."""
     lease = kit.begin_run(writer)
     writer.journal_dispatch(lease, [Dispatch(0, 1, f"c-{kit.RUN}-0-1", HOSTS[0], kit.TIMES[0])])
     writer.declare_host_lost(kit.RUN, HOSTS[0], "gone")
@@ -307,7 +314,7 @@ def test_only_a_host_of_the_run_can_be_declared_lost(
         with pytest.raises(InvalidInput, match=expected):
             labledger.declare_host_lost(kit.RUN, host, because, lab_dir=lab)
     words = ("hosts", "declare-lost", HOSTS[0], "--run", kit.RUN, "--because", "gone")
-    assert run_forked(*words, folder=lab).returncode == 2, "nobody was there to confirm"
+    assert run_forked(*words, folder=lab).returncode == 2, "the command could not ask"
     with open_ledger(lab_dir=lab) as ledger:
         assert ledger.run(kit.RUN).lost_hosts == ()
     done = run_forked(*words, "--yes", folder=lab)
@@ -328,7 +335,7 @@ def test_only_a_host_of_the_run_can_be_declared_lost(
 def test_open_attempts_are_continued_only_where_they_are(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A run is not resumed away from its open attempts; those that are staged do not matter."""
+    """A run is not resumed away from its open attempts, except staged ones."""
     kit.begin_run(writer)
     run = reader.run(kit.RUN)
     remote = {3: UnfinishedSlot(1, staged=False, container_may_exist=True, host=HOSTS[0])}
@@ -343,7 +350,7 @@ def test_open_attempts_are_continued_only_where_they_are(
 
 
 def test_settings_are_kept_with_the_run(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A new run stores where it runs and its window; a later coordinator may replace each."""
+    """A new run stores its hosts and window, and a later coordinator may replace each."""
     run = kit.new_run(settings={"on": "tls://head:8786", "window": "50"})
     writer.create_run(run, kit.tasks(2), kit.slots(2))
     assert (reader.run(kit.RUN).on, reader.run(kit.RUN).window) == ("tls://head:8786", 50)
@@ -353,7 +360,7 @@ def test_settings_are_kept_with_the_run(writer: LedgerWriter, reader: LedgerRead
 
 
 def test_runs_on_this_machine_load_nothing_of_clusters() -> None:
-    """What `run`, `resume`, `regrade` and `clean` import has neither Dask nor our part of it."""
+    """`run`, `resume`, `regrade` and `clean` import neither Dask nor the cluster modules."""
     modules = (
         "labledger.api.runs, labledger.runner.coordination.session, "
         "labledger.upkeep.container_cleanup"

@@ -1,4 +1,4 @@
-"""A run grows by parts: each is appended whole, and everything that reads the run knows it."""
+"""A run grows by parts: each is appended whole, and every reader of the run includes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from labledger.upkeep.import_runs import import_source
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A run of four slots that grew to seven, of which two cells ran again."""
+    """A run of four slots that grew to seven, two of them reruns."""
     return grown.grown_run(tmp_path / "there")
 
 
@@ -43,7 +43,7 @@ def export(path: Path, folder: Path) -> dict[str, bytes]:
 
 
 def test_a_run_has_the_newest_experiment_and_each_part(path: Path) -> None:
-    """Experiment, images, source and slots are those of the newest part; earlier ones are there."""
+    """Experiment, images, source and slots come from the newest part, and earlier ones are kept."""
     with LedgerReader.open(path) as reader:
         run = reader.run(kit.RUN)
         revisions = reader.resolved_revisions(kit.RUN)
@@ -66,8 +66,8 @@ def test_a_run_has_the_newest_experiment_and_each_part(path: Path) -> None:
         Slot(7, "treat", "t0", 0, supersedes=1),
         Slot(8, "treat", "t1", 0, supersedes=3),
     ]
-    found = list(query(path, "SELECT part, kind, scheduled, committed, digest FROM run_parts")[1])
-    assert [tuple(row) for row in found] == [
+    parts = list(query(path, "SELECT part, kind, scheduled, committed, digest FROM run_parts")[1])
+    assert [tuple(row) for row in parts] == [
         (1, "started", 4, 4, "d" * 64),
         (2, "extended", 2, 2, "2" * 64),
         (3, "extended", 1, 1, "3" * 64),
@@ -78,7 +78,7 @@ def test_a_run_has_the_newest_experiment_and_each_part(path: Path) -> None:
 
 
 def test_a_cell_has_the_outcome_of_its_newest_committed_slot(path: Path) -> None:
-    """Aggregates have one row a cell: the one that ran last, and a slot that waits changes none."""
+    """Aggregates have one row a cell, from its newest committed slot."""
     sql = "SELECT schedule_idx, verdict FROM slot_outcome WHERE variant_idx = 1 ORDER BY task_idx"
     raw = DRIVER.connect(str(path))
     assert raw.execute(sql).fetchall() == [(7, "pass"), (8, "fail"), (5, "fail")]
@@ -93,7 +93,7 @@ def test_a_cell_has_the_outcome_of_its_newest_committed_slot(path: Path) -> None
 
 
 def test_a_part_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A part that does not fit changes nothing; one that others appended meanwhile is named."""
+    """A part that does not fit changes nothing, and a part that others appended is named."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 4)
@@ -136,14 +136,14 @@ TAMPERED = {
 
 @pytest.mark.parametrize("change", TAMPERED.values(), ids=list(TAMPERED))
 def test_a_changed_part_is_found(path: Path, change: str) -> None:
-    """Whatever is changed of a part, its slots or the links at its first slot, verify finds."""
+    """Verify finds every change to a part, its slots or the links at its first slot."""
     assert verify(path).is_clean
     kit.tamper(path, change)
     assert not verify(path).is_clean
 
 
 def test_the_chain_goes_through_each_part(path: Path) -> None:
-    """A part whose row and digest were both made anew no longer fits the commits after it."""
+    """A part with a recomputed row and digest no longer fits the commits after it."""
     kit.tamper(path, "UPDATE run_part SET digest = 'x' WHERE part = 2")
     with LedgerReader.open(path) as reader:
         problems = list(reader.chain_problems(kit.RUN))
@@ -151,14 +151,14 @@ def test_the_chain_goes_through_each_part(path: Path) -> None:
 
 
 def without_artifacts(lab: Path) -> dict[str, list[Any]]:
-    found = rows(lab)
-    del found["artifact"]
-    [progress] = found["schedule_progress"]
-    return {**found, "schedule_progress": [progress[:3]]}
+    imported_rows = rows(lab)
+    del imported_rows["artifact"]
+    [progress] = imported_rows["schedule_progress"]
+    return {**imported_rows, "schedule_progress": [progress[:3]]}
 
 
 def test_a_grown_run_is_imported_from_ledger_and_mirrors(path: Path, tmp_path: Path) -> None:
-    """Either source gives the same rows, files and digests; the chain fits its schema."""
+    """Either source gives the same rows, files and digests, and the chain fits its schema."""
     files = export(path, tmp_path / "mirrors")
     lines = [json.loads(line) for line in files[str(CHAIN_PATH)].splitlines()]
     for line in lines:
@@ -167,16 +167,16 @@ def test_a_grown_run_is_imported_from_ledger_and_mirrors(path: Path, tmp_path: P
     assert [line["part"] for line in lines if line["type"] == "part"] == [2, 3, 4]
     for name, source in (("a", path), ("b", tmp_path / "mirrors")):
         here = LabFolder(tmp_path / name / ".lab")
-        [found] = import_source(here, source, without_artifacts=True)
-        assert (found.relation, found.total) == (RunRelation.NEW, 9)
+        [imported] = import_source(here, source, without_artifacts=True)
+        assert (imported.relation, imported.total) == (RunRelation.NEW, 9)
         assert without_artifacts(here.root) == without_artifacts(path.parent)
         assert export(here.ledger, tmp_path / f"{name}-mirrors") == files
-        [found] = import_source(here, source, without_artifacts=True)
-        assert found.relation is RunRelation.SAME
+        [imported] = import_source(here, source, without_artifacts=True)
+        assert imported.relation is RunRelation.SAME
 
 
 def test_an_earlier_copy_of_a_run_grows_by_its_parts(tmp_path: Path) -> None:
-    """An import adds a part, even one without a commit, to a run that is here as it was before."""
+    """An import adds a part, even one without a commit, to an earlier copy of the run."""
     there = kit.make_ledger(tmp_path / "there")
     here = LabFolder(tmp_path / "here" / ".lab")
     with kit.open_writer(there) as writer:
@@ -206,7 +206,7 @@ def test_an_earlier_copy_of_a_run_grows_by_its_parts(tmp_path: Path) -> None:
 
 
 def test_commits_come_to_a_run_that_was_extended_here_alone(tmp_path: Path) -> None:
-    """A source that completed the first part leaves the part that is here alone as it is."""
+    """A source with more commits of the first part leaves a part that only exists here."""
     there, here = kit.make_ledger(tmp_path / "there"), LabFolder(tmp_path / "here" / ".lab")
     with kit.open_writer(there) as writer:
         lease = kit.begin_run(writer, 2)
@@ -243,7 +243,7 @@ def test_runs_that_grew_apart_are_a_conflict(tmp_path: Path) -> None:
 
 
 def test_a_run_that_grew_counts_by_itself_until_it_is_regraded(tmp_path: Path) -> None:
-    """A regrading grades the run as it was: it stays, and counts no more once the run has grown."""
+    """A regrading of a run that grew later stays, but is no longer current."""
     path = kit.make_ledger(tmp_path / "there")
     graded.complete_run(path, "PFPF")
     second = graded.regrade(path, kit.RUN, 2, "FFFF")
@@ -277,15 +277,15 @@ def test_a_run_that_grew_counts_by_itself_until_it_is_regraded(tmp_path: Path) -
 
 @pytest.mark.usefixtures("one_chart_process")
 def test_reports_and_status_say_how_a_run_was_extended(path: Path) -> None:
-    """Each extension is in the report, its page and its Markdown, and in status and summary."""
+    """Report, page, Markdown, status and summary list each extension."""
     with open_ledger(path) as ledger:
         document = ledger.report(kit.RUN)
         rendered = [ledger.rendered_report(kit.RUN, form) for form in ("markdown", "html")]
         [part, *_] = ledger.state(kit.RUN).run.parts
         [file] = ledger.export(kit.RUN, "summary", path.parent / "s")
         summary = json.loads(file.read_text())
-    assert [each["slots"] for each in document["run"]["extensions"]] == [2, 1]
+    assert [extension["slots"] for extension in document["run"]["extensions"]] == [2, 1]
     for content in rendered:
         # Markdown escapes some of the characters of a time.
         assert f"by 2 trials at {part.created_at}" in content.decode().replace("\\", "")
-    assert [each["kind"] for each in summary["ext"]["parts"]] == ["extended", "extended", "rerun"]
+    assert [part["kind"] for part in summary["ext"]["parts"]] == ["extended", "extended", "rerun"]

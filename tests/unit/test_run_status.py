@@ -1,4 +1,4 @@
-"""What `status` says of a run: while a coordinator owns it, and after it has stopped."""
+"""The output of `status` while a coordinator owns a run, and after it has stopped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import sample_ledgers as kit
 from commands import run_forked
 
-from labledger import RunOutcome, clock, open_ledger
+from labledger import clock, open_ledger
 from labledger.cli import outcome_text
 from labledger.cli.run_progress import RunProgress
 from labledger.export.summary import build_summary
@@ -22,13 +22,14 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import MetricValue
 from labledger.records.model_calls import JOURNAL, CallState, asked_line, ended_line, opened_line
 from labledger.records.outcomes import RequestKind, RunStatus, SlotStatus, StopCause
+from labledger.results import RunOutcome
 from labledger.text.words import counted_of
 from labledger.trial.contract import trial_folder
 
 
 @pytest.fixture
 def lease(writer: LedgerWriter) -> Lease:
-    """A run of which slot 0 is committed, slot 2 waits for slot 1, and slot 1 was dispatched."""
+    """A run with slot 0 committed, slot 1 dispatched, and slot 2 waiting for slot 1."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, kit.result(0))
     writer.stage(lease, kit.result(2), final=True)
@@ -71,7 +72,7 @@ def test_a_prepared_trial_does_not_run(path: Path, writer: LedgerWriter) -> None
 def test_a_stopped_run_has_nothing_that_runs(
     path: Path, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """After a stop, `status` offers `resume`, and says of which slots a result is missing."""
+    """After a stop, `status` offers `resume` and lists the slots without a result."""
     writer.leases.release(lease, RunStatus.INTERRUPTED, Stop(StopCause.INTERRUPT, "Ctrl-C"))
     done = status(path)
     assert done.stderr == "next: labledger resume run-1\n"
@@ -82,7 +83,7 @@ def test_a_stopped_run_has_nothing_that_runs(
 def test_status_says_what_agents_used_of_models(
     path: Path, writer: LedgerWriter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Committed calls, those that wait, and those of a trial that runs are counted together."""
+    """Calls of committed, waiting and running trials are counted together."""
     resolved = {"benchmark": kit.BENCHMARK, "design": {"max_concurrency": 2}}
     lease = kit.begin_run(writer, prices=kit.PRICES, resolved=resolved)
     refused = {"state": CallState.REFUSED, "usage": None, "raw_usage": None}
@@ -114,7 +115,7 @@ def test_status_says_what_agents_used_of_models(
 
 
 def test_runs_lists_what_they_cost(path: Path, writer: LedgerWriter) -> None:
-    """A run of which nothing is known has no cost; without any cost there is no column."""
+    """A run without known costs shows none, and without any cost there is no column."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     folder = path.parent.parent
     assert "cost" not in run_forked("runs", folder=folder).stdout
@@ -127,13 +128,13 @@ def test_runs_lists_what_they_cost(path: Path, writer: LedgerWriter) -> None:
 
 
 def test_show_lists_the_calls_of_a_trial(path: Path, writer: LedgerWriter) -> None:
-    """Each call of each attempt, and what all of them used beside what the agent claims."""
+    """Each call of each attempt is shown, with their usage beside the agent's claim."""
     lease = kit.begin_run(writer, prices=kit.PRICES)
     lost = kit.result(0, status=SlotStatus.INFRA_ERROR)
     writer.stage(lease, kit.with_calls(lost, kit.model_call()), final=False)
-    own = (MetricValue("cost_usd", "events", 32.0),)
+    metrics = (MetricValue("cost_usd", "events", 32.0),)
     calls = [kit.model_call(number) for number in range(1, 25)]
-    writer.commit_result(lease, kit.with_calls(kit.result(0, attempt=2, metrics=own), *calls))
+    writer.commit_result(lease, kit.with_calls(kit.result(0, attempt=2, metrics=metrics), *calls))
     done = run_forked("show", kit.RUN, "0", folder=path.parent.parent)
     assert "answered 200" in done.stdout
     assert "… 5 more calls; --full prints them" in done.stdout
@@ -161,7 +162,7 @@ def test_watching_counts_from_when_the_run_was_acquired(path: Path) -> None:
 def test_the_outcome_shows_what_waiting_results_spent(
     path: Path, reader: LedgerReader, lease: Lease, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a run spent is of all of its trials, also of results that are not committed."""
+    """A run's spending includes all of its trials, also uncommitted results."""
     spent = reader.spent_so_far(kit.RUN)
     assert spent["tokens"] == Spent(22, 2, 0)
     summary = build_summary(reader, kit.RUN)
@@ -174,7 +175,7 @@ def test_the_outcome_shows_what_waiting_results_spent(
 def test_attempts_that_are_retried_have_spent(
     writer: LedgerWriter, reader: LedgerReader, lease: Lease
 ) -> None:
-    """What an attempt spent counts, also where its slot gets another one."""
+    """An attempt's spending counts, even if its slot gets another attempt."""
     writer.stage(lease, kit.result(1), final=False)
     assert reader.spent_so_far(kit.RUN)["tokens"] == Spent(33, 3, 0)
 

@@ -1,4 +1,4 @@
-"""What scripts mount on the way is gone when they end, however they end."""
+"""Mounts of scripts are gone when the scripts end, however they end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ in_own_mounts sh -c 'mount -t tmpfs none "$1" && touch "$1.mounted" && sleep 600
 )
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_stays_mounted_after_a_kill(tmp_path: Path, ending: signal.Signals) -> None:
-    """A script that is killed while its command has something mounted leaves no mount behind."""
+    """A script that is killed while its command has a mount leaves none behind."""
     folder = tmp_path / "folder"
     folder.mkdir()
     started = subprocess.Popen(["bash", "-c", SCRIPT, "bash", str(folder)], cwd=PROJECT)
@@ -38,12 +38,12 @@ def test_nothing_stays_mounted_after_a_kill(tmp_path: Path, ending: signal.Signa
 
 def processes_with(argument: str) -> list[str]:
     """Return the command lines of this machine's processes that hold an argument."""
-    found = []
+    mounts = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = path.read_text("utf-8", "replace")
         except OSError:
             continue
         if argument in line.split("\0"):
-            found.append(line)
-    return found
+            mounts.append(line)
+    return mounts

@@ -1,4 +1,4 @@
-"""The scripted provider: what it answers in each API, to clients over real sockets."""
+"""The scripted provider's answers in each API, to clients over real sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SCHEMA = {
 
 
 def body(api: str, *answers: Any, stream: bool = False) -> dict[str, Any]:
-    """A request of an agent with one tool, after some answers of the model."""
+    """Return a request of an agent with one tool, after some answers of the model."""
     if api == "anthropic":
         messages = [{"role": "user", "content": "say hello"}, *answers]
         tools: list[Any] = [{"name": "Bash", "input_schema": SCHEMA}]
@@ -71,7 +71,7 @@ def body(api: str, *answers: Any, stream: bool = False) -> dict[str, Any]:
 def post(
     provider: ServedProvider, path: str, document: Any, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """The status, headers and body of an answer."""
+    """Return the status, headers and body of an answer."""
     connection = http.client.HTTPConnection(urlsplit(provider.url).netloc, timeout=60)
     try:
         connection.request("POST", path, json.dumps(document), headers)
@@ -82,7 +82,7 @@ def post(
 
 
 def events(stream: bytes) -> list[Any]:
-    """The data of each event of a stream that is JSON."""
+    """Return the data of each JSON event of a stream."""
     lines = [line for line in stream.decode().splitlines() if line.startswith("data: {")]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
@@ -106,7 +106,7 @@ def test_each_api_calls_the_tool_that_the_agent_offers() -> None:
 
 
 def test_usage_is_said_as_each_provider_counts() -> None:
-    """Anthropic leaves cached tokens out of its input; OpenAI and Google count them in."""
+    """Anthropic excludes cached tokens from its input; OpenAI and Google include them."""
     with scripted_provider(SCRIPT) as provider:
         anthropic = json.loads(post(provider, PATHS["anthropic"], body("anthropic"))[2])["usage"]
         responses = json.loads(post(provider, PATHS["responses"], body("responses"))[2])["usage"]
@@ -131,7 +131,7 @@ def test_usage_is_said_as_each_provider_counts() -> None:
     ],
 )
 def test_the_conversation_says_which_turn_it_is(api: str, answer: Any) -> None:
-    """The second turn is given after one answer of the model, however often it is asked for."""
+    """The second turn follows one answer of the model, however often it is requested."""
     with scripted_provider(SCRIPT) as provider:
         for _ in range(2):
             assert b"Done." in post(provider, PATHS[api], body(api, answer, {"role": "user"}))[2]
@@ -139,7 +139,7 @@ def test_the_conversation_says_which_turn_it_is(api: str, answer: Any) -> None:
 
 
 def test_streams_end_with_usage() -> None:
-    """Each API streams events of its own form, and the usage in them is the script's."""
+    """Each API streams its own form of events, with the script's usage."""
     with scripted_provider(SCRIPT) as provider:
         anthropic = events(post(provider, PATHS["anthropic"], body("anthropic", stream=True))[2])
         responses = events(post(provider, PATHS["responses"], body("responses", stream=True))[2])
@@ -155,7 +155,7 @@ def test_streams_end_with_usage() -> None:
 
 
 def test_requests_without_a_tool_are_auxiliary() -> None:
-    """A request that offers no tool gets the small answer, in the form that it asks for."""
+    """A request without a tool gets the small answer, in the requested form."""
     schema = {"type": "object", "properties": {"title": {"type": "string"}}}
     title = {
         "model": "m",
@@ -186,7 +186,7 @@ def _content(answer: bytes) -> str:
 
 
 def test_faults_come_in_their_order_and_end() -> None:
-    """Requests for a turn meet its faults one after another, and then its answer."""
+    """Requests for a turn meet its faults in order, and then its answer."""
     faults = [
         {"status": 429, "retry_after": 3, "times": 2},
         {"status": 529},
@@ -224,7 +224,7 @@ def test_streams_are_cut_and_end_with_errors() -> None:
 
 
 def test_an_endless_stream_goes_on() -> None:
-    """A client may read from an endless stream as long as it likes, and go away."""
+    """A client may read an endless stream for any time, and leave."""
     turn = {"shell": "true", "faults": [{"endless": True}]}
     with scripted_provider({"tasks": [{"match": "hello", "turns": [turn]}]}) as provider:
         connection = http.client.HTTPConnection(urlsplit(provider.url).netloc, timeout=60)
@@ -234,7 +234,7 @@ def test_an_endless_stream_goes_on() -> None:
 
 
 def test_only_the_keys_of_the_script_are_accepted() -> None:
-    """With keys in the script, a request with another one is refused; headers are reported."""
+    """With keys in the script, another key is refused, and headers are reported."""
     with scripted_provider({**SCRIPT, "keys": ["sk-real"]}) as provider:
         path, document = PATHS["gemini"], body("gemini")
         assert post(provider, path, document, **{"x-goog-api-key": "token"})[0] == 401
@@ -245,7 +245,7 @@ def test_only_the_keys_of_the_script_are_accepted() -> None:
 
 
 def test_all_problems_of_a_script_are_named() -> None:
-    """A script with unknown fields and wrong values is refused with the place of each."""
+    """Unknown fields and wrong values of a script are refused with their places."""
     turn = {"shell": "x", "text": "y", "usage": {"inputs": 1}, "faults": [{"status": "x"}, {}]}
     with pytest.raises(InvalidInput) as refused:
         parse_script({"version": 2, "tasks": [{"match": "", "turns": [turn]}]})
@@ -261,7 +261,7 @@ def test_all_problems_of_a_script_are_named() -> None:
 
 
 def test_the_command_serves_a_script(tmp_path: Path) -> None:
-    """`labledger gateway mock` says its address, answers there, and ends at Ctrl-C."""
+    """`labledger gateway mock` prints its address, answers there, and ends at Ctrl-C."""
     (tmp_path / "script.json").write_text(json.dumps({"version": 1, **SCRIPT}))
     process = subprocess.Popen(
         command_line("gateway", "mock", tmp_path / "script.json"),
@@ -281,7 +281,7 @@ def test_the_command_serves_a_script(tmp_path: Path) -> None:
 
 
 def test_a_missing_script_is_an_error(tmp_path: Path) -> None:
-    """A file that is not there is named with the reason."""
+    """A missing file is named with the reason."""
     ended = run_forked("gateway", "mock", "no.yaml", folder=tmp_path)
     assert ended.returncode == 2
     assert "could not read the script no.yaml" in ended.stderr
@@ -320,16 +320,16 @@ def test_tools_among_the_items_of_a_conversation(
         request = {**body("responses", item, stream=stream), "tools": None}
         answer = post(provider, PATHS["responses"], request)[2]
     whole = events(answer)[-1]["response"] if stream else json.loads(answer)
-    [said] = whole["output"]
-    assert (said["type"], said.get("namespace")) == call
-    if said["type"] == "custom_tool_call":
-        assert said["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
+    [output_item] = whole["output"]
+    assert (output_item["type"], output_item.get("namespace")) == call
+    if output_item["type"] == "custom_tool_call":
+        assert output_item["input"] == 'text(await tools.exec_command({"cmd": "echo hello"}));'
     else:
-        assert json.loads(said["arguments"]) == {"cmd": "echo hello"}
+        assert json.loads(output_item["arguments"]) == {"cmd": "echo hello"}
 
 
 def test_tools_that_a_message_adds() -> None:
-    """A tool that Anthropic's block adds later is called; its description is no instruction."""
+    """A tool that Anthropic's block adds later is called, and its description is ignored."""
     tool = {"type": "custom", "name": "Bash", "description": "say nothing", "input_schema": SCHEMA}
     block = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool}}
     other = {"name": "other", "match": "say nothing", "turns": [{"finish": "Nothing."}]}

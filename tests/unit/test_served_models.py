@@ -1,4 +1,4 @@
-"""Which names of models mean the model that was asked for."""
+"""Names of models that mean the requested model."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def test_a_version_or_a_vendor_is_no_other_model(asked: str, served: str) -> Non
 
 @pytest.mark.parametrize(("asked", "served"), OTHER)
 def test_any_other_name_is_another_model(asked: str, served: str) -> None:
-    """A smaller, a larger or an earlier model has a price of its own."""
+    """A smaller, a larger or an earlier model has its own price."""
     assert not is_same_model(asked, served)

@@ -1,4 +1,4 @@
-"""The scripts that set a machine up: what they run, and with which versions."""
+"""The scripts that set up a machine: their commands and versions."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def _project(folder: Path, *scripts: str) -> Path:
 
 def _run(*words: str | Path, **variables: str) -> str:
     # `scripts/test --newest` runs these tests, too.
-    own = {"PYTHON", "VENV_FOLDER", "VENV_VERSIONS", "TEST_PROCESSES"}
-    environment = {name: value for name, value in os.environ.items() if name not in own}
+    known_variables = {"PYTHON", "VENV_FOLDER", "VENV_VERSIONS", "TEST_PROCESSES"}
+    environment = {name: value for name, value in os.environ.items() if name not in known_variables}
     done = subprocess.run(
         ["bash", *words],
         env={**environment, **variables},
@@ -61,7 +61,7 @@ def _run(*words: str | Path, **variables: str) -> str:
 
 
 def test_a_fresh_machine_runs_the_first_block_of_the_readme(tmp_path: Path) -> None:
-    """Without commands, a fresh machine gets the README's first block of commands alone."""
+    """By default, a fresh machine runs exactly the README's first block of commands."""
     project = _project(tmp_path / "project", "fresh-machine")
     (project / "README.md").write_text(_README)
     listed = _run(project / "scripts/fresh-machine", "--list")
@@ -69,13 +69,13 @@ def test_a_fresh_machine_runs_the_first_block_of_the_readme(tmp_path: Path) -> N
 
 
 def test_the_readme_begins_with_two_commands() -> None:
-    """The commands that a fresh machine gets are the two with which this README begins."""
+    """The commands of a fresh machine are the two with which this README begins."""
     listed = _run(PROJECT / "scripts/fresh-machine", "--list")
     assert listed.splitlines() == ["scripts/demo", "scripts/test"]
 
 
 def test_the_newest_releases_have_an_environment_of_their_own(tmp_path: Path) -> None:
-    """`scripts/test --newest` ignores the locked versions and tests the releases that it got."""
+    """`scripts/test --newest` ignores the locked versions and tests the newest releases."""
     project = _project(tmp_path / "project", "test")
     stub = project / "stub"
     stub.write_text(_STUB)
@@ -94,7 +94,7 @@ def test_the_newest_releases_have_an_environment_of_their_own(tmp_path: Path) ->
 
 
 def test_newest_releases_are_installed_without_the_locked_versions(tmp_path: Path) -> None:
-    """pip gets the locked versions as constraints, and no constraints for the newest releases."""
+    """pip gets the locked versions as constraints, except for the newest releases."""
     project = _project(tmp_path / "project", "venv")
     (project / "requirements-locked.txt").write_text("pytest==1\n")
     folder = project / "environment"

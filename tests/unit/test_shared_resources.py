@@ -25,7 +25,7 @@ GIB = 1 << 30
 def warnings(
     path: Path, resources: dict[str, Any], at_once: int, *, cpus: float | None = 2
 ) -> list[CheckResult]:
-    """What is said of an experiment on a machine with 4 GiB of memory."""
+    """Return the warnings about an experiment on a machine with 4 GiB of memory."""
     folder = Folder(path)
     folder.data["runtime"]["resources"] = resources
     memory = None if cpus is None else 4 * GIB
@@ -33,7 +33,7 @@ def warnings(
 
 
 @pytest.mark.parametrize(
-    ("resources", "at_once", "said"),
+    ("resources", "at_once", "messages"),
     [
         ({"cpus": 1, "memory": "1g"}, 2, {}),
         ({"cpus": 1, "memory": "1g"}, 4, {"cpus": "4 trials at once may use 4 CPUs"}),
@@ -44,19 +44,19 @@ def warnings(
     ],
 )
 def test_more_than_a_machine_has_is_a_warning(
-    tmp_path: Path, resources: dict[str, Any], at_once: int, said: dict[str, str]
+    tmp_path: Path, resources: dict[str, Any], at_once: int, messages: dict[str, str]
 ) -> None:
-    """Processors and memory are compared with what all trials at once may use; a run may begin."""
-    found = warnings(tmp_path, resources, at_once)
-    assert {check.name for check in found} == said.keys()
-    for check in found:
+    """Processors and memory of all trials at once are compared, and a run may still begin."""
+    warnings_by_field = warnings(tmp_path, resources, at_once)
+    assert {check.name for check in warnings_by_field} == messages.keys()
+    for check in warnings_by_field:
         assert (check.ok, check.warning) == (False, True)
-        assert check.detail.find(said[check.name]) >= 0
+        assert check.detail.find(messages[check.name]) >= 0
         assert check.hint
 
 
 @pytest.mark.parametrize(
-    ("resources", "own", "at_once", "said", "is_warning"),
+    ("resources", "settings", "at_once", "message", "is_warning"),
     [
         ({}, {}, 4, None, False),
         (
@@ -84,18 +84,18 @@ def test_more_than_a_machine_has_is_a_warning(
 def test_what_has_no_limit_is_said(
     tmp_path: Path,
     resources: dict[str, Any],
-    own: dict[str, Any],
+    settings: dict[str, Any],
     at_once: int,
-    said: str | None,
+    message: str | None,
     is_warning: bool,
 ) -> None:
-    """What is known is summed; what has no limit is named, and trials that share memory warned."""
+    """Known limits are summed, and containers without a limit are named."""
     folder = Folder(tmp_path)
     folder.data["runtime"]["resources"] = resources
-    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"resources": own}}])
-    found = list(check_unlimited(folder.resolve(), at_once))
-    assert [check.detail.startswith(said or "") for check in found] == [True] * bool(said)
-    assert [check.warning for check in found] == [is_warning] * bool(said)
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"resources": settings}}])
+    unlimited = list(check_unlimited(folder.resolve(), at_once))
+    assert [check.detail.startswith(message or "") for check in unlimited] == [True] * bool(message)
+    assert [check.warning for check in unlimited] == [is_warning] * bool(message)
 
 
 def test_trials_that_are_not_there_use_nothing(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_trials_that_are_not_there_use_nothing(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_says_nothing_is_not_judged(tmp_path: Path) -> None:
-    """What an engine does not say is not compared."""
+    """A number that the engine does not report is not compared."""
     assert not warnings(tmp_path, {"cpus": 1, "memory": "900000g"}, 9, cpus=None)
 
 

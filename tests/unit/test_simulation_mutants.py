@@ -1,4 +1,4 @@
-"""The mutants of the simulation: patches that must fit the product as it is."""
+"""The mutants of the simulation are patches that must apply to the current code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from simulation import mutants
 
 @pytest.mark.parametrize("name", mutants.names())
 def test_a_mutant_still_applies(name: str) -> None:
-    """Every patch says what it breaks, and changes the product as it is today."""
+    """Every patch says what it breaks, and changes the current code."""
     first = (mutants.FOLDER / f"{name}.patch").read_text("utf-8").splitlines()[0]
     assert first.startswith("# ")
     assert len(first) > 20
@@ -16,7 +16,7 @@ def test_a_mutant_still_applies(name: str) -> None:
 
 
 def test_a_world_that_fails_anyway_finds_no_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a world that the product itself passes shows that a mutant was noticed."""
+    """A mutant counts as found only if the unchanged code passes the same world."""
     outputs = {
         mutants.PROJECT: "seed 7: Violation: every run ends: r-1 has not ended in time",
     }

@@ -1,4 +1,4 @@
-"""`labledger plan` and what a dry run expects, from ledgers of earlier runs, without any engine."""
+"""`labledger plan` and the forecast of a dry run, from ledgers of earlier runs, engine-free."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lab(tmp_path: Path) -> Path:
 
 
 def make_history(lab: Path, run_id: str = "early", replications: int = 3, **changes: Any) -> None:
-    """Thirty tasks, of which the candidate passes somewhat more."""
+    """Make a run of thirty tasks in which the candidate passes slightly more."""
     chance = random.Random(4)
     rates = [chance.betavariate(0.8, 0.8) for _ in range(30)]
 
@@ -49,7 +49,7 @@ def make_history(lab: Path, run_id: str = "early", replications: int = 3, **chan
     )
 
 
-def plan(lab: Path, **options: Any) -> labledger.SizePlan:
+def plan(lab: Path, **options: Any) -> labledger.results.SizePlan:
     return labledger.plan(
         lab / "demo",
         labledger.PlanOptions(**{"detect": 0.1, **options}),
@@ -58,57 +58,64 @@ def plan(lab: Path, **options: Any) -> labledger.SizePlan:
 
 
 def test_a_plan_answers_for_both_estimands(lab: Path) -> None:
-    """More replications need fewer tasks, a smaller difference more; ranges contain the number;
-    the curves pass the power where the tables say."""
+    """More replications need fewer tasks, and a smaller difference needs more.
+
+    Ranges contain the number, and the curves pass the power where the tables say.
+    """
     make_history(lab)
-    found = plan(lab)
-    assert found.runs == ("early",)
-    assert (found.experiment.tasks, found.experiment.replications) == (5, 3)
-    *tasks, suite = found.requirements
-    assert [each.replications for each in tasks] == [1, 2, 3, 5, 10]
-    needed = [each.design.tasks for each in tasks if each.design]
+    size_plan = plan(lab)
+    assert size_plan.runs == ("early",)
+    assert (size_plan.experiment.tasks, size_plan.experiment.replications) == (5, 3)
+    *tasks, suite = size_plan.requirements
+    assert [requirement.replications for requirement in tasks] == [1, 2, 3, 5, 10]
+    needed = [requirement.design.tasks for requirement in tasks if requirement.design]
     assert needed == sorted(set(needed), reverse=True)
-    for each in found.requirements:
-        assert each.design is not None
-        assert each.design.power >= 0.8
-        assert each.design.detectable == pytest.approx(0.1, abs=0.01)
-        number = each.design.replications if each is suite else each.design.tasks
-        assert each.low is not None
-        assert each.low <= number <= (each.high or number)
-        assert each.design.total_trials == each.design.tasks * each.design.replications * 2
+    for requirement in size_plan.requirements:
+        assert requirement.design is not None
+        assert requirement.design.power >= 0.8
+        assert requirement.design.detectable == pytest.approx(0.1, abs=0.01)
+        number = (
+            requirement.design.replications if requirement is suite else requirement.design.tasks
+        )
+        assert requirement.low is not None
+        assert requirement.low <= number <= (requirement.high or number)
+        assert (
+            requirement.design.total_trials
+            == requirement.design.tasks * requirement.design.replications * 2
+        )
     smaller = plan(lab, detect=0.05).requirements[0].design
     assert smaller is not None
     assert smaller.tasks > needed[0]
-    for curve in found.curves:
+    for curve in size_plan.curves:
         powers = [design.power for design in curve]
         assert powers == sorted(powers)
         assert powers[0] < 0.8 <= powers[-1]
-    document = json.loads(json.dumps(found.as_json()))
+    document = json.loads(json.dumps(size_plan.as_json()))
     json_schemas.require_valid(document, "size_plan_v1")
     assert document["requirements"][0]["estimand"] == "tasks"
 
 
 def test_a_plan_with_looks_has_the_power_of_the_last_one(lab: Path) -> None:
-    """Planned looks take slightly more trials than one look, and a note says so."""
+    """Planned looks need slightly more trials than one look, and a note says so."""
     make_history(lab)
     plain = plan(lab)
     path = lab / "demo" / "experiment.yaml"
     looks = "[{tasks: 3, replications: 3}, {tasks: 5, replications: 3}]"
     text = path.read_text("utf-8").replace("design:\n", f"design:\n  looks: {looks}\n")
     path.write_text(text, "utf-8")
-    found = plan(lab)
-    assert [look.tasks for look in found.experiment.looks] == [3, 5]
-    assert found.as_json()["experiment"]["looks"][0] == {"tasks": 3, "replications": 3}
-    for one, several in zip(plain.requirements, found.requirements, strict=True):
+    size_plan = plan(lab)
+    assert [look.tasks for look in size_plan.experiment.looks] == [3, 5]
+    assert size_plan.as_json()["experiment"]["looks"][0] == {"tasks": 3, "replications": 3}
+    for one, several in zip(plain.requirements, size_plan.requirements, strict=True):
         assert one.design is not None
         assert several.design is not None
         assert one.design.total_trials <= several.design.total_trials
-    assert found.as_written[1].power < plain.as_written[1].power
-    assert any(note.startswith("2 looks are planned") for note in found.notes)
+    assert size_plan.as_written[1].power < plain.as_written[1].power
+    assert any(note.startswith("2 looks are planned") for note in size_plan.notes)
 
 
 def test_the_command_prints_tables_and_curves(lab: Path) -> None:
-    """What is sought, what it is estimated from, both tables, both curves; JSON has it all."""
+    """The output has the goal, its sources, both tables and both curves, also in JSON."""
     make_history(lab)
     done = run_forked("plan", "demo", "--detect", "0.1", "--from", "early", folder=lab)
     assert done.returncode == 0, done.stderr
@@ -127,7 +134,7 @@ def test_the_command_prints_tables_and_curves(lab: Path) -> None:
 
 
 def test_a_dry_run_says_what_to_expect(lab: Path) -> None:
-    """Two lines where there is a history, and none, without an error, where there is none."""
+    """With a history, a dry run has two more lines; without one, it has none and no error."""
     without = run_forked("run", "demo", "--dry-run", folder=lab)
     assert without.returncode == 0
     assert "power" not in without.stdout
@@ -135,16 +142,16 @@ def test_a_dry_run_says_what_to_expect(lab: Path) -> None:
     lines = run_forked("run", "demo", "--dry-run", folder=lab).stdout.splitlines()
     assert [line for line in lines if "with 80 % power" in line or "expected, from" in line] == [
         f"# {line}"
-        for line in labledger.expectation(labledger.plan_run(lab / "demo"), lab / ".lab")
+        for line in labledger.results.expectation(labledger.plan_run(lab / "demo"), lab / ".lab")
     ]
     document = json.loads(run_forked("run", "demo", "--dry-run", "--json", folder=lab).stdout)
     assert len(document["expected"]) == 2
 
 
 def test_runs_of_the_same_experiment_are_found(lab: Path) -> None:
-    """Other experiments and runs without a committed slot are not used, unless they are named.
+    """Only runs of the experiment with a committed slot are used, unless others are named.
 
-    Nor are regradings, whose trials are those of a run that is used.
+    Regradings are not used, because they share the trials of their run.
     """
     with pytest.raises(InvalidInput, match="no earlier run of this experiment"):
         plan(lab)
@@ -164,48 +171,49 @@ def test_runs_of_the_same_experiment_are_found(lab: Path) -> None:
 def test_without_replications_a_plan_says_so(lab: Path) -> None:
     """Replications add nothing for tasks like these, and this suite has no answer."""
     make_history(lab, replications=1)
-    found = plan(lab)
-    *tasks, suite = found.requirements
-    assert len({each.design.tasks for each in tasks[1:] if each.design}) == 1
+    size_plan = plan(lab)
+    *tasks, suite = size_plan.requirements
+    assert len({requirement.design.tasks for requirement in tasks[1:] if requirement.design}) == 1
     assert suite.design is None
-    assert any("one replication" in note for note in found.notes)
-    assert "unknown" in labledger.plan_text(found).tables[1].rows[0]
+    assert any("one replication" in note for note in size_plan.notes)
+    assert "unknown" in labledger.results.plan_text(size_plan).tables[1].rows[0]
 
 
 def test_runs_of_one_variant_are_paired_across_runs(lab: Path) -> None:
-    """Where no run has two variants, those of two runs tell how much differences vary."""
+    """Without a run of two variants, two runs show how much differences vary."""
     path = lab / ".lab" / "ledger.sqlite"
     for name, letters in (("a", ["PF", "PP", "FF"] * 5), ("b", ["PP", "PF", "FF"] * 5)):
         runs.make_run(path, {"solo": letters}, name, experiment_id="demo")
-    found = plan(lab)
-    assert found.observed_tasks == 15
-    assert any("No run has two variants" in note for note in found.notes)
+    size_plan = plan(lab)
+    assert size_plan.observed_tasks == 15
+    assert any("No run has two variants" in note for note in size_plan.notes)
 
 
 @pytest.mark.parametrize("letters", [["PPP"] * 9, ["P"] * 2, ["PFP", "F"], ["FFF"] * 3])
 def test_a_history_that_hardly_varies_gives_an_answer(lab: Path, letters: list[str]) -> None:
-    """Two tasks, one replication, or trials that all pass or fail: a plan and its words are made,
-    and the fewest tasks are those on which the comparison's test can show anything."""
+    """Two tasks, one replication, or constant trials still give a plan with its texts.
+
+    The fewest tasks are the number at which the comparison's test can show anything.
+    """
     sides = {"simplest": letters, "shuffled": letters}
     runs.make_run(lab / ".lab" / "ledger.sqlite", sides, "early", experiment_id="demo")
-    found = plan(lab, detect=1.0)
-    json_schemas.require_valid(found.as_json(), "size_plan_v1")
-    assert labledger.plan_text(found).tables
-    fewest = found.requirements[0].design
+    size_plan = plan(lab, detect=1.0)
+    json_schemas.require_valid(size_plan.as_json(), "size_plan_v1")
+    assert labledger.results.plan_text(size_plan).tables
+    fewest = size_plan.requirements[0].design
     assert fewest is not None
     opposite = ([[side] for _ in range(fewest.tasks)] for side in (0.0, 1.0))
     assert paired_rates.of_tasks(*opposite, 0.95).p < 0.05
     fewer = ([[side] for _ in range(fewest.tasks - 1)] for side in (0.0, 1.0))
     assert paired_rates.of_tasks(*fewer, 0.95).p > 0.05
-    one = labledger.RunOptions(lab_dir=lab / ".lab", limit=1)
+    one = labledger.RunOptions(lab_dir=lab / ".lab", selection=labledger.TrialSelection(limit=1))
     single = labledger.plan(lab / "demo", labledger.PlanOptions(detect=1.0), one)
     assert (single.experiment.tasks, single.as_written[0].power) == (1, 0.0)
     assert single.as_written[0].detectable is None
 
 
 def test_several_runs_are_taken_as_one(lab: Path) -> None:
-    """The trials of a task in RUN1+RUN2 are its replications: what one replication cannot tell
-    apart, two runs can."""
+    """Trials of a task in RUN1+RUN2 are replications, which separate the two variances."""
     make_history(lab, "one", replications=1)
     make_history(lab, "two", replications=1)
     assert plan(lab, from_runs=("one", "two")).within is None
@@ -215,7 +223,7 @@ def test_several_runs_are_taken_as_one(lab: Path) -> None:
 
 
 def test_a_metric_has_its_own_unit(lab: Path) -> None:
-    """A difference of a metric may be larger than 1; what it cannot be is refused."""
+    """A difference of a metric may exceed 1, and an impossible one is refused."""
     numbers = {
         side: [[float(7 * n % 11 + shift + r) for r in range(2)] for n in range(12)]
         for side, shift in (("simplest", 0), ("shuffled", 3))
@@ -226,9 +234,9 @@ def test_a_metric_has_its_own_unit(lab: Path) -> None:
     letters = {side: ["PP"] * 12 for side in numbers}
     path = lab / ".lab" / "ledger.sqlite"
     runs.make_run(path, letters, "early", numbers=numbers, experiment_id="demo")
-    found = plan(lab, metric="tokens", detect=5.0)
-    assert found.requirements[0].design is not None
-    assert found.requirements[0].design.tasks > 2
+    size_plan = plan(lab, metric="tokens", detect=5.0)
+    assert size_plan.requirements[0].design is not None
+    assert size_plan.requirements[0].design.tasks > 2
     with pytest.raises(InvalidInput, match="there is pass_rate"):
         plan(lab, metric="absent", detect=5.0)
     for wrong in ({"detect": 5.0}, {"detect": 0.0}, {"power": 1.0}, {"confidence": 0.2}):
@@ -237,8 +245,10 @@ def test_a_metric_has_its_own_unit(lab: Path) -> None:
 
 
 def test_cost_and_time_have_ranges() -> None:
-    """Each variant's own mean, all variants' for a new one; the range is wider for few tasks, and
-    time is divided by what runs at once."""
+    """Each variant has its own mean, a new one the mean of all, and few tasks a wider range.
+
+    Time is divided by the number of trials at once.
+    """
     spent = [
         TrialSpent(variant, f"t{task}", cost * (1 + task % 3), 1000.0 * (1 + task % 3))
         for variant, cost in (("a", 1.0), ("b", 3.0))
@@ -269,7 +279,7 @@ def test_cost_and_time_have_ranges() -> None:
 
 
 def test_the_range_of_a_cost_covers_new_runs_as_often_as_it_says() -> None:
-    """The sum of a new run of as many other tasks, drawn anew each time with its history."""
+    """The range covers the total of a new run of other tasks as often as it says."""
     chance = random.Random(6)
 
     def costs() -> list[float]:
@@ -283,7 +293,7 @@ def test_the_range_of_a_cost_covers_new_runs_as_often_as_it_says() -> None:
         assert low is not None
         assert high is not None
         covered += low <= sum(costs()) <= high
-    # About 376 if the range is right, and 330 if it forgets that the new tasks vary, too.
+    # About 376 if the range is right, and 330 if it ignores that the new tasks vary, too.
     assert covered >= 0.91 * draws
 
 

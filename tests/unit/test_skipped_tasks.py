@@ -1,4 +1,4 @@
-"""Tasks of a benchmark that cannot be run: recorded in the experiment, and said everywhere."""
+"""Tasks of a benchmark that cannot run are recorded in the experiment and named in all outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commands import run_forked
 from harbor_tasks import write_task
 
 import labledger
-from labledger import RunOptions
+from labledger import RunOptions, SourceOptions, TrialSelection
 from labledger.errors import InvalidInput
 from labledger.export.summary import build_summary
 from labledger.ledger.checking.verify import verify
@@ -49,12 +49,12 @@ def lab(path: Path, writer: LedgerWriter) -> Path:
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
     for idx in range(4):
         writer.commit_result(lease, kit.result(idx))
-    writer.leases.release(lease, labledger.RunStatus.COMPLETED)
+    writer.leases.release(lease, labledger.results.RunStatus.COMPLETED)
     return path.parent
 
 
 def test_status_and_runs(lab: Path) -> None:
-    """`status` says how many of how many tasks, which not and why; so do views and JSON."""
+    """`status`, views and JSON have the number of tasks, the missing ones and the reasons."""
     status = run_forked("status", kit.RUN, "--lab-dir", lab, folder=lab).stdout
     assert f"{SAID}; {NAMED}" in " ".join(status.split())
     document = json.loads(
@@ -76,13 +76,13 @@ def test_summary_and_outcome(lab: Path, reader: LedgerReader) -> None:
     assert summary["ext"]["skipped_tasks"] == list(SKIPPED)
     outcome = RunOutcome(kit.RUN, lab, complete=True, summary=summary)
     assert outcome.coverage == TaskCoverage(2, tuple(SkippedTask(**task) for task in SKIPPED))
-    [sentence] = labledger.skipped_sentences("run-1", outcome.coverage)
+    [sentence] = labledger.results.skipped_sentences("run-1", outcome.coverage)
     assert sentence == f"{SAID}; {NAMED}"
     assert verify(reader.path).is_clean
 
 
 def test_reports_and_comparisons(lab: Path) -> None:
-    """The report says it in its headline and its notices, and a comparison in its facts."""
+    """The report's headline and notices name them, and so do a comparison's facts."""
     with labledger.open_ledger(lab_dir=lab) as ledger:
         document = ledger.report(kit.RUN)
         markdown = ledger.rendered_report(kit.RUN, "markdown").decode()
@@ -91,15 +91,15 @@ def test_reports_and_comparisons(lab: Path) -> None:
     assert f"{SAID}; {NAMED}." in document["missing"]
     assert document["run"]["skipped_tasks"] == list(SKIPPED)
     assert "2 of 4 tasks of the benchmark are in run-1" in markdown
-    labledger.write_junit(compared, lab / "compare.xml")
+    labledger.results.write_junit(compared, lab / "compare.xml")
     [suite] = ET.parse(lab / "compare.xml").getroot()
     assert f"{SAID}; {NAMED}" in (suite.findtext("system-out") or "")
-    [text] = labledger.comparison_texts(compared)
+    [text] = labledger.results.comparison_texts(compared)
     assert any(f"{SAID}; {NAMED}" in fact.text for fact in text.facts)
 
 
 def test_exported_logs(lab: Path) -> None:
-    """The evaluation log of a variant for Inspect has the tasks that are not in it."""
+    """The evaluation log for Inspect lists the tasks that it lacks."""
     pytest.importorskip("inspect_ai")
     from inspect_ai.log import read_eval_log
 
@@ -111,7 +111,7 @@ def test_exported_logs(lab: Path) -> None:
 
 
 def test_the_page_of_a_run(lab: Path) -> None:
-    """The page says it among what needs attention, and its document has the tasks."""
+    """The page lists them under attention, and its document has the tasks."""
     with view_servers.serving(lab) as server:
         document = server.document(f"/runs/{kit.RUN}")
     assert f"{SAID}; {NAMED}." in document["sentences"]["notices"]
@@ -119,7 +119,7 @@ def test_the_page_of_a_run(lab: Path) -> None:
 
 
 def test_a_notification_says_it() -> None:
-    """Whoever is told that a run finished is told how many of how many tasks it has."""
+    """The notification of a finished run has its number of tasks and the benchmark's."""
     passes = {"base": PassCounts(2)}
     whole = notifications.finished(2, passes)
     assert "tasks of the benchmark" not in whole.text
@@ -130,7 +130,7 @@ def test_a_notification_says_it() -> None:
 
 
 def test_an_archive_has_them(lab: Path, tmp_path: Path) -> None:
-    """A run that was archived and imported elsewhere still says what it leaves out."""
+    """An archived and imported run still names its missing tasks."""
     run_forked("archive", kit.RUN, tmp_path / "run.tar", "--lab-dir", lab, folder=tmp_path)
     run_forked("import", tmp_path / "run.tar", "--lab-dir", tmp_path / "there", folder=tmp_path)
     with labledger.open_ledger(lab_dir=tmp_path / "there") as ledger:
@@ -139,24 +139,24 @@ def test_an_archive_has_them(lab: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limits", [{"limit": 2}, {"filters": {"limit": 2}}])
 def test_a_limited_run_does_not_say_of_how_many(limits: dict[str, Any]) -> None:
-    """Where a limit chose among the tasks, the benchmark has more of them than are known."""
+    """With a limit, the benchmark has more tasks than are known, so no total is given."""
     coverage = TaskCoverage.of_document(resolved(skipped=list(SKIPPED), **limits))
     assert coverage.share == "2"
     assert TaskCoverage.of_json(coverage.as_json()) == coverage
 
 
 def test_an_older_experiment_leaves_nothing_out() -> None:
-    """Documents of earlier versions, and of complete benchmarks, have no such keys."""
+    """Documents of earlier versions and of complete benchmarks have no such keys."""
     for document in ({}, {"dataset": None}, resolved()):
         coverage = TaskCoverage.of_document(document)
         assert (coverage.skipped, coverage.as_json()) == ((), {})
-        assert labledger.skipped_sentences("run", coverage) == ()
+        assert labledger.results.skipped_sentences("run", coverage) == ()
 
 
 def test_many_skipped_tasks() -> None:
     """A sentence names ten tasks, and says where the others are listed."""
     skipped = tuple(SkippedTask(f"t{number}", "x" * 400) for number in range(12))
-    [sentence] = labledger.skipped_sentences("run", TaskCoverage(1, skipped))
+    [sentence] = labledger.results.skipped_sentences("run", TaskCoverage(1, skipped))
     assert sentence.startswith("1 of 13 tasks of the benchmark is in run")
     assert sentence.endswith("; and 2 more, which the view skipped_tasks lists")
     assert len(sentence) < 2_500
@@ -175,7 +175,7 @@ def preflight(experiment: Path | str, folder: Path, *words: str) -> list[dict[st
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
-    """The folder of a benchmark with three tasks; two of them cannot be run."""
+    """The folder of a benchmark with three tasks; two of them cannot run."""
     write_task(tmp_path / "set/good")
     write_task(tmp_path / "set/windows", {"environment": {"os": "windows"}})
     write_task(tmp_path / "set/steps", {"steps": [{"name": "one"}], "surprise": 1})
@@ -183,22 +183,33 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def test_the_experiment_of_a_run_records_them(tasks: Path) -> None:
-    """The selected tasks that are left out are in the resolved experiment, not in its digest."""
-    options = RunOptions(skip_refused=True)
+    """Selected tasks that are left out are in the document but not in its digest."""
+    options = RunOptions(source=SourceOptions(skip_refused=True))
     plan = labledger.plan_run(f"harbor:{tasks}", options)
     coverage = TaskCoverage.of_document(plan.resolved)
     assert coverage.share == "1 of 3"
     assert [task.id for task in coverage.skipped] == ["steps", "windows"]
     assert coverage.skipped[1].reason == "[environment].os: is windows; needs windows containers"
     chosen = labledger.plan_run(
-        f"harbor:{tasks}", RunOptions(skip_refused=True, tasks=("good", "win*"))
+        f"harbor:{tasks}",
+        RunOptions(
+            source=SourceOptions(skip_refused=True),
+            selection=TrialSelection(tasks=("good", "win*")),
+        ),
     )
     assert [task.id for task in TaskCoverage.of_document(chosen.resolved).skipped] == ["windows"]
-    alone = labledger.plan_run(f"harbor:{tasks}", RunOptions(tasks=("good",)))
+    alone = labledger.plan_run(
+        f"harbor:{tasks}", RunOptions(selection=TrialSelection(tasks=("good",)))
+    )
     assert "skipped" not in alone.resolved["dataset"]
     assert plan.digest == chosen.digest == alone.digest
     with pytest.raises(InvalidInput, match="no selected task that can be run"):
-        labledger.plan_run(f"harbor:{tasks}", RunOptions(skip_refused=True, tasks=("win*",)))
+        labledger.plan_run(
+            f"harbor:{tasks}",
+            RunOptions(
+                source=SourceOptions(skip_refused=True), selection=TrialSelection(tasks=("win*",))
+            ),
+        )
 
 
 def test_a_task_file_that_cannot_be_read(tasks: Path) -> None:
@@ -207,7 +218,9 @@ def test_a_task_file_that_cannot_be_read(tasks: Path) -> None:
         (tasks / name).mkdir()
     os.mkfifo(tasks / "pipe/task.toml")
     (tasks / "lost/task.toml").symlink_to("gone")
-    plan = labledger.plan_run(f"harbor:{tasks}", RunOptions(skip_refused=True))
+    plan = labledger.plan_run(
+        f"harbor:{tasks}", RunOptions(source=SourceOptions(skip_refused=True))
+    )
     skipped = {task.id: task.reason for task in TaskCoverage.of_document(plan.resolved).skipped}
     assert skipped.keys() == {"pipe", "lost", "steps", "windows"}
     assert all("is no regular file" in skipped[name] for name in ("pipe", "lost"))
@@ -217,18 +230,22 @@ def test_a_task_file_that_cannot_be_read(tasks: Path) -> None:
 
 
 def test_init_writes_and_says_it(tasks: Path, tmp_path: Path) -> None:
-    """An experiment of a benchmark has the key, which its runs keep, and `init` says how many."""
+    """The experiment of a benchmark has the key, its runs keep it, and `init` prints the number."""
     done = run_forked("init", tmp_path / "own", "--from", f"harbor:{tasks}", folder=tmp_path)
-    said = " ".join(done.stderr.split())
-    assert "1 of 3 tasks can be run; dataset.skipped says why the others cannot" in said
-    assert "surprise: unknown key, which Harbor ignores" in said
+    message = " ".join(done.stderr.split())
+    assert "1 of 3 tasks can be run; dataset.skipped says why the others cannot" in message
+    assert "surprise: unknown key, which Harbor ignores" in message
     written = yaml.safe_load((tmp_path / "own/experiment.yaml").read_text())
     assert [task["id"] for task in written["dataset"]["skipped"]] == ["steps", "windows"]
     plan = labledger.plan_run(tmp_path / "own")
     assert TaskCoverage.of_document(plan.resolved).share == "1 of 3"
     with pytest.raises(InvalidInput, match=r"tasks: windows is skipped: \[environment\]\.os"):
-        labledger.plan_run(tmp_path / "own", RunOptions(tasks=("windows",)))
-    both = labledger.plan_run(tmp_path / "own", RunOptions(tasks=("windows", "good")))
+        labledger.plan_run(
+            tmp_path / "own", RunOptions(selection=TrialSelection(tasks=("windows",)))
+        )
+    both = labledger.plan_run(
+        tmp_path / "own", RunOptions(selection=TrialSelection(tasks=("windows", "good")))
+    )
     assert TaskCoverage.of_document(both.resolved).share == "1 of 2"
     [check] = [
         check for check in preflight(tmp_path / "own", tmp_path) if check["name"] == "skipped tasks"
@@ -238,7 +255,7 @@ def test_init_writes_and_says_it(tasks: Path, tmp_path: Path) -> None:
 
 
 def test_preflight_of_a_benchmark(tasks: Path, tmp_path: Path) -> None:
-    """Preflight says which tasks cannot be run and what is ignored, once."""
+    """Preflight lists refused tasks and ignored settings once."""
     checks = preflight(f"harbor:{tasks}", tmp_path, "--skip-refused")
     details = [check["detail"] for check in checks]
     assert "2 of 3 tasks cannot be run" in details
@@ -247,19 +264,24 @@ def test_preflight_of_a_benchmark(tasks: Path, tmp_path: Path) -> None:
 
 
 def test_strict_refuses_what_is_ignored(tasks: Path) -> None:
-    """With `strict`, a task with an unknown key cannot be run, and `skip_refused` leaves it out."""
+    """With `strict`, a task with an unknown key is refused, and `skip_refused` leaves it out."""
     write_task(tasks / "good", {"surprise": 1})
     write_task(tasks / "better")
     with pytest.raises(InvalidInput, match=r"good/task\.toml: surprise: unknown key"):
-        labledger.plan_run(f"harbor:{tasks}", RunOptions(strict=True, tasks=("good",)))
-    options = RunOptions(strict=True, skip_refused=True)
+        labledger.plan_run(
+            f"harbor:{tasks}",
+            RunOptions(
+                source=SourceOptions(strict=True), selection=TrialSelection(tasks=("good",))
+            ),
+        )
+    options = RunOptions(source=SourceOptions(strict=True, skip_refused=True))
     plan = labledger.plan_run(f"harbor:{tasks}", options)
     coverage = TaskCoverage.of_document(plan.resolved)
     assert [task.id for task in coverage.skipped] == ["good", "steps", "windows"]
 
 
 def test_a_renamed_agent_is_one_problem(tmp_path: Path) -> None:
-    """A variant that tasks name by its old id is one problem, however many tasks name it."""
+    """A renamed variant is one problem, however many tasks use its old id."""
     for number in range(5):
         write_task(tmp_path / f"set/t{number}")
     labledger.create_experiment(tmp_path / "own", benchmark=f"harbor:{tmp_path}/set")
@@ -279,7 +301,7 @@ def test_a_renamed_agent_is_one_problem(tmp_path: Path) -> None:
 
 
 def test_a_person_may_not_write_just_anything(tasks: Path, tmp_path: Path) -> None:
-    """Unknown keys of the record are refused, as everywhere in an experiment."""
+    """Unknown keys of the record are refused."""
     labledger.create_experiment(tmp_path / "own", benchmark=f"harbor:{tasks}")
     path = tmp_path / "own/experiment.yaml"
     path.write_text(path.read_text().replace("- id: steps", "- id: steps\n    because: x"))

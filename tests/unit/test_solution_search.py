@@ -1,4 +1,4 @@
-"""The search for solutions: what it looks for, and what it finds in files and Git objects."""
+"""The search for solutions in files and Git objects."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_files(tmp_path: Path, root: Path, solution: str, content: str, is_found: bool) -> None:
-    """A copy, a changed copy and a part of the solution are found, and nothing like it is not."""
+    """A copy, a changed copy and a part of the solution are found, and similar files are not."""
     (root / "opt").mkdir()
     (root / "opt/a file").write_text(content)
     result = search(tmp_path, solution)
@@ -92,7 +92,7 @@ def test_tests_are_told_apart(tmp_path: Path, root: Path) -> None:
     "command", ["gzip answer.py", "tar czf a.tgz answer.py", "tar cf a.tar answer.py"]
 )
 def test_archives(tmp_path: Path, root: Path, command: str) -> None:
-    """A solution in an archive, or compressed, is found."""
+    """A solution in an archive or a compressed file is found."""
     (root / "packed").mkdir()
     (root / "packed/answer.py").write_text(BODY)
     done = subprocess.run(
@@ -118,7 +118,7 @@ HISTORIES = {
 
 @pytest.mark.parametrize("name", [*HISTORIES, "nothing"])
 def test_git_objects(tmp_path: Path, root: Path, name: str) -> None:
-    """Commits of other branches, of the past and of nowhere are searched, and so are blobs."""
+    """Commits on other branches, in the past and without a branch are searched, and blobs."""
     repository = Repository.make(root / "app")
     (root / "solve.sh").write_text(SCRIPT)
     script = HISTORIES.get(name, "true").format(fix="cp ../solve.sh s.sh; git add -A")
@@ -132,7 +132,7 @@ def test_git_objects(tmp_path: Path, root: Path, name: str) -> None:
 
 
 def test_a_patch_is_recognized_by_its_blob(tmp_path: Path, root: Path) -> None:
-    """A fix of one line, which no text search can tell, is found as the object that it makes."""
+    """A fix of one line, which no text search can recognize, is found by its object."""
     repository = Repository.make(root / "app")
     patch = repository.patch({"calc.py": FIXED})
     git(repository.folder, "gc", "--quiet", "--prune=now")
@@ -164,7 +164,7 @@ def run_git_script(folder: Path, script: str) -> None:
 
 
 def test_groups_of_lines() -> None:
-    """Short lines say nothing alone; of a patch, only what it adds counts."""
+    """Short lines alone match nothing, and only the added lines of a patch count."""
     assert line_groups(b"x = 1\n") == []
     assert line_groups(b"\xff\xfe") == []
     assert line_groups(SHORT.encode()) == []
@@ -178,7 +178,7 @@ def test_groups_of_lines() -> None:
 
 
 def test_a_solution_in_the_tasks_own_text() -> None:
-    """The text has at least half of it, whatever its indentation."""
+    """A text with at least half of the solution matches, whatever its indentation."""
     row = {"task": {"instruction": f"Do:\n\n{SCRIPT}", "more": [{"a": 1}]}}
     assert stands_in_task(row, {"solve.sh": SCRIPT.encode()})
     assert not stands_in_task({"task": {"instruction": "Do it."}}, {"solve.sh": SCRIPT.encode()})
@@ -186,7 +186,7 @@ def test_a_solution_in_the_tasks_own_text() -> None:
 
 
 def test_only_the_searching_agent_gets_what_it_looks_for(tmp_path: Path) -> None:
-    """Solution and tests are in no container of another agent, and the search may take its time."""
+    """Only the searching agent gets solution and tests, and it has a longer time limit."""
     benchmark = benchmark_of(tmp_path, SCRIPT)
     changed = with_search(benchmark, task_contents(benchmark))
     assert [agent.name for agent in changed.agents] == ["oracle", "nop", AGENT]
@@ -205,5 +205,5 @@ def test_only_the_searching_agent_gets_what_it_looks_for(tmp_path: Path) -> None
     [b"", b"\xff\n\t\t\n", b"same\tnothing\t/x\n", b"similar\tsolution\t1\n", b"same\n" * 10_000],
 )
 def test_what_it_printed_is_not_trusted(output: bytes) -> None:
-    """Lines that are not its own mean nothing."""
+    """Lines that the program did not write are ignored."""
     assert read_matches(output) == SearchResult()

@@ -1,4 +1,4 @@
-"""What SQLAlchemy and pandas read of a ledger: the documented views, and nothing else."""
+"""SQLAlchemy and pandas read the documented views of a ledger, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def engine(ledger: labledger.Ledger) -> Iterator[sqlalchemy.Engine]:
 
 
 def test_expressions_over_the_views(ledger: labledger.Ledger, engine: sqlalchemy.Engine) -> None:
-    """An expression answers what the same query does."""
+    """An expression gives the rows of the same query."""
     trials = ledger.tables()["trial_facts"].c
     counted = select(trials.variant_id, func.count()).group_by(trials.variant_id)
     with engine.connect() as connection:
@@ -50,7 +50,7 @@ def test_expressions_over_the_views(ledger: labledger.Ledger, engine: sqlalchemy
 
 
 def test_tables_are_the_documented_views(ledger: labledger.Ledger) -> None:
-    """Each view is a table with its columns, and says what a row and a column are."""
+    """Each view is a table with its columns, and describes its rows and columns."""
     tables = ledger.tables()
     assert {name: tuple(table.c.keys()) for name, table in tables.items()} == {
         view.name: view.columns for view in ledger.views()
@@ -79,13 +79,13 @@ def test_pandas_reads_queries_and_views(
     ],
 )
 def test_everything_else_is_refused(engine: sqlalchemy.Engine, sql: str) -> None:
-    """Tables of the ledger, writing and settings are refused."""
+    """Tables of the ledger, writes and settings are refused."""
     with engine.connect() as connection, pytest.raises(DatabaseError):
         connection.exec_driver_sql(sql)
 
 
 def test_a_transaction_reads_one_snapshot(path: Path, engine: sqlalchemy.Engine) -> None:
-    """What is committed meanwhile appears in the next transaction."""
+    """Commits during a transaction appear in the next one."""
     count = "SELECT count(*) FROM runs"
     with engine.connect() as connection:
         assert connection.exec_driver_sql(count).scalar() == 1
@@ -99,12 +99,12 @@ def test_a_transaction_reads_one_snapshot(path: Path, engine: sqlalchemy.Engine)
 def test_a_ledger_that_is_not_there(path: Path, ledger: labledger.Ledger) -> None:
     """The error is labledger's own, and comes at once."""
     path.unlink()
-    with pytest.raises(labledger.LedgerMissing):
+    with pytest.raises(labledger.errors.LedgerMissing):
         ledger.engine()
 
 
 def test_nothing_stays_open(path: Path) -> None:
-    """A closed ledger and an engine that was disposed of leave no file open."""
+    """A closed ledger and a disposed engine leave no file open."""
     with labledger.open_ledger(path) as ledger:
         engine = ledger.engine()
         with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Programs that all trials of a run share: what was changed beside the ledger is never used."""
+"""Programs that all trials of a run share are never used after a change beside the ledger."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM = b"#!/bin/sh\nexit 1\n"
 
 
 def staged(folder: Path, *, sealed: bool) -> Callable[[], None]:
-    """Stage an agent's file and a grader's; return what a resume does before its first trial."""
+    """Stage an agent's file and a grader's; return a resume's check before its first trial."""
     store = ArtifactStore(folder / "store")
     digest = store.put_bytes(PROGRAM)
     files = {
@@ -86,7 +86,7 @@ CHANGES: list[tuple[bool, Callable[[Path], None], str]] = [
 def test_changed_before_a_resume(
     tmp_path: Path, sealed: bool, change: Callable[[Path], None], message: str
 ) -> None:
-    """Staged programs are used again as they were frozen; a difference is named, and what to do."""
+    """Staged programs are used only as frozen; a difference is named with a remedy."""
     stage = staged(tmp_path, sealed=sealed)
     stage()
     change(tmp_path / "run")
@@ -96,7 +96,7 @@ def test_changed_before_a_resume(
 
 
 def test_changed_while_it_runs(tmp_path: Path) -> None:
-    """The script of every trial is compared again for each one."""
+    """The script is compared again for every trial."""
     staged(tmp_path, sealed=False)
     deps = tmp_path / "run" / "deps"
     replace(shared_files.trial_script_name())(deps)
@@ -105,7 +105,7 @@ def test_changed_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_changed_in_the_store(tmp_path: Path) -> None:
-    """An artifact whose content does not fit its name is not staged, also when it was read once."""
+    """An artifact whose content no longer matches its digest is not staged, even after a use."""
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(PROGRAM)
     assert store.checked(digest) == store.path(digest)
@@ -157,7 +157,7 @@ def relink(folder: Path) -> None:
     ],
 )
 def test_unpacked_files_of_a_task(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    """What was unpacked for trials before is compared with its tar before a session uses it."""
+    """A session compares files that earlier trials unpacked with their tar before using them."""
     store, digest, folder = unpacked(tmp_path)
     run = tmp_path / "run"
     shared_files.require_unchanged_files_of_tasks(run, store)
@@ -170,7 +170,7 @@ def test_unpacked_files_of_a_task(tmp_path: Path, change: Callable[[Path], objec
 
 
 def test_the_tar_of_a_workspace(tmp_path: Path) -> None:
-    """A workspace is never filled from a tar that was changed in the store."""
+    """A workspace is never filled from a changed tar."""
     store, digest, folder = unpacked(tmp_path)
     content = store.path(digest).read_bytes()
     os.utime(store.path(digest), ns=(0, 0))
@@ -184,7 +184,7 @@ def test_the_tar_of_a_workspace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_files_that_a_part_brings_get_folders_of_their_own(tmp_path: Path, *, sealed: bool) -> None:
-    """Files that earlier trials mount stay unchanged, and each set of files is compared."""
+    """Files of earlier trials stay unchanged, and each set of files is compared."""
     staged(tmp_path, sealed=sealed)
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(PROGRAM)

@@ -1,4 +1,4 @@
-"""The gate of trials, when the run may belong to somebody else by now."""
+"""The limiter of trials, also when another coordinator may own the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAST = 1.0
 
 
 class Attempt:
-    """Something that a thread tries to get past a gate with, and how that ended."""
+    """A thread's attempt to pass a limiter, and its ending."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.ended: BaseException | bool = False
@@ -67,8 +67,7 @@ def lose_the_engine(gate: StartLimiter) -> None:
 def test_nothing_is_done_after_the_lease_until_it_is_renewed(
     gate: StartLimiter, work: Callable[[StartLimiter], None]
 ) -> None:
-    """A trial waits at the gate while the lease may have expired, and continues when it is
-    renewed."""
+    """A trial waits while the lease may have expired, and continues when it is renewed."""
     gate.allow_until(PAST)
     assert not gate.starting_allowed
     attempt = Attempt(lambda: work(gate))
@@ -79,7 +78,7 @@ def test_nothing_is_done_after_the_lease_until_it_is_renewed(
 
 
 def test_who_waited_for_a_run_that_is_lost_gives_up(gate: StartLimiter) -> None:
-    """An abandoned gate lets nothing start and nothing be touched any more."""
+    """A closed limiter starts no trial and permits no further action."""
     gate.allow_until(PAST)
     attempts = [Attempt(lambda: pass_through(gate)), Attempt(gate.require_starting_allowed)]
     assert all(attempt.waits for attempt in attempts)
@@ -91,7 +90,7 @@ def test_who_waited_for_a_run_that_is_lost_gives_up(gate: StartLimiter) -> None:
 
 
 def test_a_trial_whose_agent_has_ended_is_told_apart(gate: StartLimiter) -> None:
-    """It is graded although a person recalls it, and is not taken for one that never ran."""
+    """A trial whose agent has ended is graded despite a recall, not counted as never run."""
     gate.refuse([0])
     with gate.running(0, has_begun=True):
         pass
@@ -104,7 +103,7 @@ def test_a_trial_whose_agent_has_ended_is_told_apart(gate: StartLimiter) -> None
 
 
 def test_a_trial_keeps_its_place_while_the_engine_is_away(gate: StartLimiter) -> None:
-    """It may run meanwhile: nothing starts in its place before it is known that it has ended."""
+    """While the engine is away, the trial may run, so its place stays taken until it has ended."""
     lose_the_engine(gate)
     other = Attempt(lambda: pass_through(gate, 1))
     assert other.waits
@@ -119,7 +118,7 @@ def test_a_trial_keeps_its_place_while_the_engine_is_away(gate: StartLimiter) ->
 
 
 def test_a_kept_place_is_free_when_another_trial_comes_first(gate: StartLimiter) -> None:
-    """Else the two would wait for each other. A host goes on with each trial by itself."""
+    """Otherwise the two trials would wait for each other; a host continues with each by itself."""
     host = StartLimiter(1, owns_attempts=True)
     for limiter in (gate, host):
         lose_the_engine(limiter)
@@ -131,7 +130,7 @@ def test_a_kept_place_is_free_when_another_trial_comes_first(gate: StartLimiter)
 def test_a_trial_that_does_not_run_has_no_place(
     gate: StartLimiter, end: Callable[[StartLimiter], None]
 ) -> None:
-    """What is kept, and what was taken for a trial that may run already, is given back once."""
+    """A reserved place, also one for a trial that may run already, is returned once."""
     lose_the_engine(gate)
     gate.expect(7)
     assert gate.free_permits == -1
@@ -142,7 +141,7 @@ def test_a_trial_that_does_not_run_has_no_place(
 
 
 def test_what_may_run_is_not_known_to_run(gate: StartLimiter) -> None:
-    """An attempt of an earlier coordinator keeps a place, and runs once its container is seen."""
+    """An earlier coordinator's attempt keeps a place, and runs once its container is seen."""
     gate.expect(3)
     gate.expect(4)
     assert (gate.running_trials, gate.known_to_run) == (2, 0)

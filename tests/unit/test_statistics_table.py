@@ -1,4 +1,4 @@
-"""The table of simulated errors: its page, its stored counts, and cells that run again."""
+"""The table of simulated errors: its page, its stored counts, and reproducible cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.statistics_table.designs import grid
 
 
 def test_the_pages_are_what_the_stored_counts_give() -> None:
-    """The reference page and the table of the explanation are written from the counts."""
+    """The reference page and the explanation's table equal the stored counts."""
     results = cells.read()
     again = "scripts/simulate-statistics table --page"
     assert page.PATH.read_text("utf-8") == page.text(results), again
@@ -17,7 +17,7 @@ def test_the_pages_are_what_the_stored_counts_give() -> None:
 
 
 def test_every_cell_of_the_grid_has_counts() -> None:
-    """Exactly the grid's cells have counts, in its order."""
+    """Exactly the grid's cells have counts, in order."""
     assert list(cells.read()) == [cell.name for cell in grid()]
 
 
@@ -30,7 +30,7 @@ page names them."""
 
 
 def test_no_figure_is_worse_than_nominal() -> None:
-    """Type I errors, coverage, gates and plans, by one point beyond twice the simulation error."""
+    """No error, coverage, gate or plan is a point worse than nominal beyond two standard errors."""
     worse = [
         f"{name}: {figure.name}"
         for name, result in cells.read().items()
@@ -51,7 +51,7 @@ def test_no_figure_is_worse_than_nominal() -> None:
     ],
 )
 def test_a_cell_that_runs_again_gives_its_row(name: str) -> None:
-    """Cells are seeded by their names: the same draws, the same decisions, the same counts."""
+    """Cells are seeded by their names, so a repetition gives the same counts."""
     stored = cells.read()[name]
     (cell,) = cells.selected([name], stored.draws)
     assert cells.simulated(cell) == (name, stored)
@@ -74,5 +74,5 @@ def test_a_cell_that_runs_again_gives_its_row(name: str) -> None:
 def test_a_figure_is_worse_by_a_point_beyond_its_simulation_error(
     name: str, hits: int, is_worse: bool
 ) -> None:
-    """With 1,000 draws, two simulation errors at 6 % are 1.5 points."""
+    """With 1,000 draws, two standard errors at 6 % are 1.5 points."""
     assert verdicts.Figure(name, hits, 1000).is_worse is is_worse

@@ -1,4 +1,4 @@
-"""How a run is asked to stop."""
+"""Requests to stop a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from labledger.runner.coordination.attempt_queues import PendingAttempts, Remova
 
 
 def test_a_third_press_asks_for_nothing_more() -> None:
-    """There are two levels: after the running trials, and now."""
+    """A stop has two levels: after the running trials, and now."""
     stop = StopRequest()
     levels = []
     for _ in range(3):
@@ -27,8 +27,8 @@ def test_a_third_press_asks_for_nothing_more() -> None:
 
 
 def test_the_reason_says_what_was_asked() -> None:
-    """A first request that kills is not told as two."""
-    for requests, killer, said in (
+    """A first request that kills is described as one request."""
+    for requests, killer, sentence in (
         ({2: "Ctrl-C"}, "Ctrl-C", "stopped by Ctrl-C, which killed the containers"),
         (
             {1: "Ctrl-C", 2: "Ctrl-C"},
@@ -44,7 +44,7 @@ def test_the_reason_says_what_was_asked() -> None:
         stop = StopRequest()
         for level, source in requests.items():
             stop.raise_to(level, source)
-        assert (stop.killer, stop.message) == (killer, said)
+        assert (stop.killer, stop.message) == (killer, sentence)
     stop = StopRequest()
     stop.raise_level("Ctrl-C")
     assert stop.message == "stopped by Ctrl-C; running trials finished"
@@ -62,12 +62,12 @@ def wait_for_removals() -> tuple[Future[Any], Callable[[], object]]:
     return future, lambda: removals.failures(0.2)
 
 
-@pytest.mark.parametrize("made", [wait_for_attempts, wait_for_removals])
+@pytest.mark.parametrize("make_future", [wait_for_attempts, wait_for_removals])
 def test_a_signal_as_a_wait_ends_does_not_make_it_endless(
-    made: Callable[[], tuple[Future[Any], Callable[[], object]]],
+    make_future: Callable[[], tuple[Future[Any], Callable[[], object]]],
 ) -> None:
-    """A coordinator that waits for a trial notices the request, though the machine is slow then."""
-    future, wait = made()
+    """A coordinator that waits for a trial notices the request, even on a slow machine."""
+    future, wait = make_future()
     before = signal.signal(signal.SIGUSR1, lambda *_: time.sleep(0.3))
     signals = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
     rescue = threading.Timer(20, future.cancel)
@@ -84,7 +84,7 @@ def test_a_signal_as_a_wait_ends_does_not_make_it_endless(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_press_and_are_given_back(number: int) -> None:
-    """Ctrl-C and TERM press while a run lasts; afterwards they do what they did before."""
+    """Ctrl-C and TERM request a stop during a run, and act normally afterwards."""
     before = signal.getsignal(number)
     stop = StopRequest()
     with on_signals(stop):
@@ -96,7 +96,7 @@ def test_signals_press_and_are_given_back(number: int) -> None:
 
 
 def test_handlers_of_other_languages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler that Python did not install could not be restored, so it is not replaced."""
+    """A handler that Python did not install cannot be restored, so it is not replaced."""
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         patch.setattr("signal.getsignal", lambda _number: None)
@@ -106,7 +106,7 @@ def test_handlers_of_other_languages_stay(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_hanging_up_is_one_request() -> None:
-    """A closing terminal, which may say so several times, never asks for a second press."""
+    """A closing terminal, which may send several signals, requests one stop."""
     stop = StopRequest()
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
@@ -124,7 +124,7 @@ def test_hanging_up_is_one_request() -> None:
 
 
 def test_hanging_up_stays_ignored() -> None:
-    """Under `nohup` a run continues when the terminal closes."""
+    """Under `nohup`, a run continues when the terminal closes."""
     stop = StopRequest()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -137,7 +137,7 @@ def test_hanging_up_stays_ignored() -> None:
 
 
 def test_other_threads_leave_signals_alone() -> None:
-    """A run in a thread of another program handles none of its signals."""
+    """A run in another program's thread handles no signals."""
     before = signal.getsignal(signal.SIGINT)
     seen = []
 

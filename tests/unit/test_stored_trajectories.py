@@ -1,4 +1,4 @@
-"""Stored trajectories: read in SQL, as text, in the report, and exported for other tools."""
+"""Stored trajectories in SQL, as text, in the report, and in exports."""
 
 from __future__ import annotations
 
@@ -6,64 +6,36 @@ import base64
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sample_ledgers as kit
 import view_servers
 from commands import HOSTILE, run_forked
-from test_agent_logs import LOGS, read
-from test_trajectory_format import ANSWERED, ASKED
+from sample_trajectories import ANSWERED, ASKED, LOGS, STEPS, read, with_steps
 
 from labledger import ReportOptions, open_ledger
 from labledger.errors import LedgerError
-from labledger.records import JsonObject, json_schemas
-from labledger.records.attempt_result import Artifact, AttemptResult
+from labledger.records import json_schemas
 from labledger.report.logs import LogSelection, pack
 from labledger.report.report_queries import ReportedCommits
 from labledger.report.run_report import MIB, collect
-from labledger.trajectories.atif import Head, Metrics, Step, TrajectoryAgent, document_problems
-from labledger.trajectories.trajectory_writer import DocumentWriter
-
-STEPS = [Step.from_json({"step_id": 0, **step}) for step in (ASKED, ANSWERED)]
-
-
-def with_steps(
-    idx: int, steps: list[Step], store: Any = None, ext: JsonObject | None = None, **changes: Any
-) -> AttemptResult:
-    """A result with a trajectory, whose document is kept in the store if one is given.
-
-    `ext` is added to what the evidence says about the trajectory.
-    """
-    writer = DocumentWriter(lambda value: value)
-    document = b"".join(writer.pieces(steps, lambda: Head(TrajectoryAgent("probe", "1.0"))))
-    artifact = Artifact.inline(document)
-    if store is not None:
-        store.put_bytes(document)
-        artifact = Artifact(artifact.sha256, artifact.size, None)
-    index = Artifact.inline(writer.index)
-    result = kit.result(idx, **changes)
-    [evidence] = result.evidence
-    evidence["evidence"] |= {"trajectory": artifact.reference, "trajectory_steps": index.reference}
-    evidence["ext"] = {"trajectory": {"origin": "agent", "steps": writer.steps}, **(ext or {})}
-    artifacts = (*result.artifacts, artifact, index)
-    return kit.result(idx, **changes, evidence=(evidence,), artifacts=artifacts)
+from labledger.trajectories.atif import Metrics, Step, document_problems
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger with three trials, of which the second has no trajectory."""
+    """A ledger with three trials; the second one has no trajectory."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
         writer.commit_result(lease, with_steps(0, STEPS))
         writer.commit_result(lease, kit.result(1))
-        writer.commit_result(lease, with_steps(2, STEPS[:1], writer._store))
+        writer.commit_result(lease, with_steps(2, STEPS[:1], writer.store))
     return path
 
 
 def test_view(path: Path) -> None:
-    """The view has a row for each step of each trial that has any."""
+    """The view has a row for each step of each trial with a trajectory."""
     with open_ledger(path) as ledger:
         rows = list(ledger.query("SELECT * FROM steps ORDER BY schedule_idx, step"))
     assert [(row["schedule_idx"], row["step"], row["said_by"]) for row in rows] == [
@@ -78,7 +50,7 @@ def test_view(path: Path) -> None:
 
 
 def test_export(path: Path, tmp_path: Path) -> None:
-    """A line has a trial, how it ended, and its document as it was stored."""
+    """A line has a trial, its ending, and its document as stored."""
     with open_ledger(path) as ledger:
         [file] = ledger.export("run-1", "trajectories", tmp_path / "out.jsonl")
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -93,14 +65,14 @@ def test_export(path: Path, tmp_path: Path) -> None:
 
 
 def test_export_of_all(path: Path, tmp_path: Path) -> None:
-    """All records of a run are its mirrors; trajectories are written where they are asked for."""
+    """Trajectories are exported only on request, unlike the mirrors of a run."""
     with open_ledger(path) as ledger:
         files = ledger.export("run-1", "all", tmp_path / "out")
     assert "trajectories.jsonl" not in {file.name for file in files}
 
 
 def test_lost_document(path: Path, tmp_path: Path) -> None:
-    """A document that is missing, or was changed, is named, and nothing is written."""
+    """A missing or changed document is named, and nothing is written."""
     with open_ledger(path) as ledger:
         [stored] = (path.parent / "artifacts").glob("sha256/*/*")
         stored.chmod(0o600)
@@ -122,7 +94,7 @@ def test_as_text(path: Path) -> None:
 
 
 def test_show(path: Path) -> None:
-    """`labledger show` prints what the agent did, and the beginning of what is longer."""
+    """`labledger show` prints the agent's steps, with long texts cut."""
     shown = run_forked("show", "run-1", "0", folder=path.parent.parent)
     assert "--- steps" in shown.stdout
     assert "$ ls" in shown.stdout
@@ -142,7 +114,7 @@ EARLIER = "the agent's output has more than 1,048,576 bytes; the rest is lost"
     ids=("now", "by an earlier version"),
 )
 def cut(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A ledger with a trial whose trajectory is not whole."""
+    """A ledger with a trial whose trajectory is incomplete."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1)
@@ -151,7 +123,7 @@ def cut(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_cut_trajectory(cut: Path, tmp_path: Path) -> None:
-    """Each output of a trajectory that lacks steps names what it lacks."""
+    """Each output of an incomplete trajectory says which steps are missing."""
     for words in (("show", "run-1", "0"), ("logs", "run-1", "0", "--phase", "steps")):
         shown = run_forked(*words, folder=tmp_path).stdout
         assert "These steps are not all that the agent did: the agent" in shown
@@ -161,9 +133,9 @@ def test_cut_trajectory(cut: Path, tmp_path: Path) -> None:
         [file] = ledger.export("run-1", "trajectories", tmp_path / "out.jsonl")
         [spans] = ledger.export("run-1", "spans", tmp_path / "spans.jsonl")
         packed = pack(
-            ledger._reader,
+            ledger.reader,
             {None: ReportedCommits(cut, kit.RUN, kit.RUN, 1)},
-            collect(ledger._reader, kit.RUN, ReportOptions()).trials,
+            collect(ledger.reader, kit.RUN, ReportOptions()).trials,
             LogSelection.ALL,
             MIB,
         )
@@ -182,7 +154,7 @@ def test_cut_trajectory(cut: Path, tmp_path: Path) -> None:
 
 
 def test_numbers_of_earlier_versions(tmp_path: Path) -> None:
-    """A document with an integer of 300 digits, as earlier versions wrote it, can be shown."""
+    """A document of an earlier version with an integer of 300 digits can be shown."""
     path = kit.make_ledger(tmp_path)
     huge = int(1e300)
     step = Step(message="It was expensive.", metrics=Metrics(2**63 - 1, 2**63 - 1, 1, huge))
@@ -204,7 +176,7 @@ def test_numbers_of_earlier_versions(tmp_path: Path) -> None:
 
 
 def test_hostile_text(tmp_path: Path) -> None:
-    """Control characters that an agent wrote reach neither a terminal nor the report."""
+    """Control characters from an agent reach neither a terminal nor the report."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1)
@@ -222,14 +194,14 @@ def test_report(tmp_path: Path) -> None:
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 1)
-        said = Step(source="agent", message=HOSTILE)
+        step = Step(source="agent", message=HOSTILE)
         long = [Step(source="agent", message="m" * 1000)] * 200
-        writer.commit_result(lease, with_steps(0, [said, *STEPS, *long]))
+        writer.commit_result(lease, with_steps(0, [step, *STEPS, *long]))
     with open_ledger(path) as ledger:
-        trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
+        trials = collect(ledger.reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        found = pack(ledger._reader, {None: commits}, trials, LogSelection.ALL, MIB)
-    [island] = found.islands.values()
+        packed = pack(ledger.reader, {None: commits}, trials, LogSelection.ALL, MIB)
+    [island] = packed.islands.values()
     texts = {text["name"]: text for text in json.loads(gzip.decompress(base64.b64decode(island)))}
     steps = texts["steps"]["head"] + texts["steps"]["tail"]
     assert "[3] agent" in steps

@@ -1,4 +1,4 @@
-"""The format `swebench`: what rows and predictions become, and what is refused."""
+"""The format `swebench`: translated rows and predictions, and refusals."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def test_the_experiment_of_a_data_set(benchmark: TranslatedBenchmark, tmp_path: 
 
 
 def test_what_an_agent_can_read(benchmark: TranslatedBenchmark, tmp_path: Path) -> None:
-    """A task as containers get it names no test, patch, script or hint."""
+    """A container's task names no test, patch, script or hint."""
     from labledger.experiment.task_row import Task
 
     for row in benchmark.tasks:
-        own = {key: value for key, value in row.items() if key != "files"}
-        seen = json.dumps(Task.of_authored(own, tmp_path, {}).visible_row())
+        fields = {key: value for key, value in row.items() if key != "files"}
+        seen = json.dumps(Task.of_authored(fields, tmp_path, {}).visible_row())
         assert "add(2, 3) should be 5" in seen
         assert not [text for text in HIDDEN if text in seen]
         readers = [files.get("variants", files["for"]) for files in row["files"]]
@@ -112,7 +112,7 @@ def test_what_an_agent_can_read(benchmark: TranslatedBenchmark, tmp_path: Path) 
 
 
 def test_patches_of_agents_that_are_not_chosen(benchmark: TranslatedBenchmark) -> None:
-    """The reference patch is neither in the tasks nor in the files without the agent gold."""
+    """Without the agent gold, the reference patch is in neither tasks nor files."""
     with_gold, without = translated(benchmark, "gold"), translated(benchmark, "empty")
     assert "tasks/tiny__calc-1/agents/gold/model.patch" in with_gold.files
     assert not [name for name in without.files if "/agents/" in name]
@@ -125,7 +125,7 @@ def test_patches_of_agents_that_are_not_chosen(benchmark: TranslatedBenchmark) -
 def test_predictions_of_a_model(
     benchmark: TranslatedBenchmark, dataset_file: Path, tmp_path: Path, shape: str
 ) -> None:
-    """Each form that the package accepts becomes a variant named after the model."""
+    """Each form of predictions becomes a variant named after the model."""
     items = predictions("some/model 4", {"tiny__calc-1": "a patch\n"})
     path = tmp_path / "all_preds"
     if shape == "jsonl":
@@ -146,7 +146,7 @@ def test_predictions_of_a_model(
 
 
 def test_tasks_of_one_repository_are_a_cluster(benchmark: TranslatedBenchmark) -> None:
-    """The experiment names the field by itself, and every task has a text there."""
+    """The experiment names the cluster field, and every task has it as text."""
     experiment = translated(benchmark)
     document = yaml.safe_load(experiment.files["experiment.yaml"])
     field = document["dataset"]["cluster"]
@@ -155,7 +155,7 @@ def test_tasks_of_one_repository_are_a_cluster(benchmark: TranslatedBenchmark) -
 
 @thorough
 def test_agents_with_arguments(dataset_file: Path, tmp_path: Path) -> None:
-    """`predictions:FILE` is an agent beside others, and two of one model have two names."""
+    """`predictions:FILE` is an agent, and two files of one model get two names."""
     one = write_rows(tmp_path / "p.jsonl", predictions("gold", {"tiny__calc-1": None}))
     two = write_rows(tmp_path / "q.jsonl", predictions("gold", {"tiny__calc-2": "x"}))
     reference = parse_reference(f"swebench:{dataset_file}")
@@ -183,14 +183,14 @@ def test_agents_with_arguments(dataset_file: Path, tmp_path: Path) -> None:
     ],
 )
 def test_predictions_that_are_refused(tmp_path: Path, text: str, problem: str) -> None:
-    """What the package does not accept is a problem of the file, with its line."""
+    """Predictions that the package refuses are problems of the file, with their lines."""
     path = tmp_path / "p.json"
     path.write_text(text, "utf-8")
     assert problem in refused(lambda: read_predictions(str(path), ["tiny__calc-1"]))
 
 
 def test_predictions_of_several_models_and_twice(tmp_path: Path) -> None:
-    """A file is of one model, with one prediction for an instance."""
+    """A file has one model, and one prediction for an instance."""
     one = predictions("a", {"tiny__calc-1": ""})
     path = write_rows(tmp_path / "p.jsonl", [*one, *one, *predictions("b", {"tiny__calc-2": ""})])
     message = refused(lambda: read_predictions(str(path), ["tiny__calc-1", "tiny__calc-2"]))
@@ -199,7 +199,7 @@ def test_predictions_of_several_models_and_twice(tmp_path: Path) -> None:
 
 
 def test_gold_beside_predictions(benchmark: TranslatedBenchmark, tmp_path: Path) -> None:
-    """Each of two agents with patches has its own files at the same path, and they resolve."""
+    """Two agents with patches each have their own files at the same path, and resolve."""
     path = write_rows(tmp_path / "p.jsonl", predictions("m", {"tiny__calc-1": "a patch\n"}))
     both = translated(SWEBENCH.add_agent(benchmark, "predictions", str(path)), "gold", "m")
     resolve(load_experiment(write_experiment(both, tmp_path / "both")))
@@ -211,7 +211,7 @@ def test_gold_beside_predictions(benchmark: TranslatedBenchmark, tmp_path: Path)
 def test_parquet_is_read_like_json(
     rows: list[Row], benchmark: TranslatedBenchmark, tmp_path: Path
 ) -> None:
-    """The same rows in Parquet, with lists of tests, are the same tasks."""
+    """The same rows in Parquet, with lists of tests, give the same tasks."""
     import pyarrow
     from pyarrow import parquet
 
@@ -238,7 +238,7 @@ def test_parquet_is_read_like_json(
 def test_rows_that_are_wrong(
     rows: list[Row], tmp_path: Path, change: dict[str, Any], problem: str
 ) -> None:
-    """Every problem of a row is reported with its line, before the package is asked."""
+    """Every problem of a row is reported with its line, before the package runs."""
     path = write_rows(tmp_path / "v.jsonl", [rows[1], rows[0] | change])
     assert f"{path}:2: {problem}" in refused(lambda: read_dataset(str(path)))
 
@@ -265,7 +265,7 @@ def test_rows_of_an_earlier_version(rows: list[Row], tmp_path: Path) -> None:
 
 
 def test_rows_that_bring_what_is_needed(rows: list[Row], tmp_path: Path) -> None:
-    """A row with image, script, parser and tests runs; columns more or less are named once."""
+    """A row with image, script, parser and tests runs, and other columns are named once."""
     needed = ("instance_id", "repo", "base_commit", "image", "eval_script", "log_parser")
     short = {key: rows[0][key] for key in (*needed, "FAIL_TO_PASS", "PASS_TO_PASS")}
     short |= {"install_config": "x", "__index_level_0__": 0}
@@ -283,7 +283,7 @@ def test_rows_that_bring_what_is_needed(rows: list[Row], tmp_path: Path) -> None
     assert absent.startswith("no row has version, problem_statement, patch, test_patch, eval_type:")
     assert absent.endswith("patch is empty, test_patch is empty, eval_type is pass_and_fail")
     benchmark = SWEBENCH.read(str(tmp_path / "w.jsonl"))
-    # Without a reference patch, there is nothing that gold could answer.
+    # Without a reference patch, gold has no answer.
     assert any(name.endswith("agents/gold/no_prediction") for name in benchmark.files)
 
 
@@ -308,7 +308,7 @@ def test_rows_that_cannot_be_run(rows: list[Row], tmp_path: Path) -> None:
 
 
 def test_without_the_package(dataset_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra, reading a data set says what to install, before anything else."""
+    """Without the extra, reading a data set says first what to install."""
 
     def missing(purpose: str, extra: str, *modules: str) -> None:
         raise ExtraMissing(f"{purpose} {extra} {modules}")

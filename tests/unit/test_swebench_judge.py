@@ -58,7 +58,7 @@ def before_the_tests(log: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """An answer, what its row differs in, and what must come out."""
+    """A case: an answer, changes to its row, and the expected outcome."""
 
     content: str | None = FIXED
     """Of calc.py; None for an answer whose patch is empty."""
@@ -120,12 +120,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
         rows.append(row)
         patches.append("" if case.content is None else repository.patch({"calc.py": case.content}))
     prepared = prepare_rows(rows)
-    for name, row, patch, made in zip(CASES, rows, patches, prepared, strict=True):
-        assert isinstance(made, PreparedRow)
+    for name, row, patch, prepared_folder in zip(CASES, rows, patches, prepared, strict=True):
+        assert isinstance(prepared_folder, PreparedRow)
         case = CASES[name]
         log = case.apply_log
         if log is None:
-            log = run_script(repository, made.eval_script, patch, folder)
+            log = run_script(repository, prepared_folder.eval_script, patch, folder)
             log = case.change_log(log) if case.change_log else log
         logs.append(log)
         path = folder / f"{name}.log"
@@ -137,9 +137,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
     reports = json.loads((folder / "reports.json").read_text())
     results = {}
     for number, (name, case) in enumerate(CASES.items()):
-        made = prepared[number]
-        assert isinstance(made, PreparedRow)
-        tests = {"FAIL_TO_PASS": [*made.fail_to_pass], "PASS_TO_PASS": [*made.pass_to_pass]}
+        prepared_folder = prepared[number]
+        assert isinstance(prepared_folder, PreparedRow)
+        tests = {
+            "FAIL_TO_PASS": [*prepared_folder.fail_to_pass],
+            "PASS_TO_PASS": [*prepared_folder.pass_to_pass],
+        }
         instance, log = rows[number] | tests, logs[number]
         both = (log, b"") if case.apply_log is None else (None, log)
         judgement = judge(instance, patches[number], *both)
@@ -149,7 +152,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_verdicts_of_real_logs(judged: dict[str, Judged], name: str) -> None:
-    """A report is the package's own on the same log; the verdict follows it, or is left open."""
+    """A report equals the package's own report on the log, and the verdict follows it."""
     judgement, official, case = judged[name].judgement, judged[name].official, CASES[name]
     assert judgement.report == official
     assert judgement.verdict == case.verdict
@@ -164,7 +167,7 @@ def test_verdicts_of_real_logs(judged: dict[str, Judged], name: str) -> None:
 
 
 def test_messages_and_logs_of_the_cases(judged: dict[str, Judged]) -> None:
-    """The cases are what they are called: a failure is named, and a log is no valid text."""
+    """Each case fails as its name says, and a log need not be valid text."""
     assert judged["unreachable"].official["infra_failure"]
     assert "network_unreachable" in str(judged["unreachable"].judgement.message)
     assert b"\xff" in judged["other parser"].log
@@ -172,7 +175,7 @@ def test_messages_and_logs_of_the_cases(judged: dict[str, Judged]) -> None:
 
 
 def test_no_patch_and_an_empty_one(judged: dict[str, Judged]) -> None:
-    """An answer without a prediction is missing, and one with an empty patch fails."""
+    """A missing prediction has no verdict, and an empty patch fails."""
     instance = judged["right"].instance
     missing = judge(instance, None, None, b"")
     assert (missing.verdict, missing.listed) == (Verdict.MISSING, ReportList.INCOMPLETE)
@@ -183,7 +186,7 @@ def test_no_patch_and_an_empty_one(judged: dict[str, Judged]) -> None:
 
 
 def test_what_the_package_cannot_prepare(judged: dict[str, Judged]) -> None:
-    """A row with an unknown parser or type is named; others get the package's script."""
+    """A row with an unknown parser or type is named, and others get the package's script."""
     row = judged["right"].instance
     unknown, neither = row | {"log_parser": "parse_log_nothing"}, row | {"eval_type": "pass"}
     first, second, third = prepare_rows([unknown, row, neither])
@@ -197,7 +200,7 @@ def test_what_the_package_cannot_prepare(judged: dict[str, Judged]) -> None:
 def test_a_package_that_fails_or_takes_too_long(
     judged: dict[str, Judged], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A judge that fails or does not end leaves no verdict, and says why."""
+    """A judge that fails or hangs leaves no verdict, and gives the reason."""
     instance = judged["right"].instance
     monkeypatch.setattr(harness, "_JUDGE_LIMIT_S", 0)
     with pytest.raises(HarnessFailed, match="longer than 0 s"):
@@ -212,7 +215,7 @@ def test_a_package_that_fails_or_takes_too_long(
 def test_a_log_of_a_killed_judgement_goes_with_the_next(
     judged: dict[str, Judged], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a process that was killed had written for the package is removed by a later one."""
+    """Files that a killed process wrote for the package are removed by a later one."""
     instance = judged["right"].instance
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -224,6 +227,6 @@ def test_a_log_of_a_killed_judgement_goes_with_the_next(
 
 
 def test_the_judge_is_not_imported_by_the_caller() -> None:
-    """Neither a report nor the version of the package loads it into this process."""
+    """Neither a report nor the package's version loads the package into this process."""
     assert harness_version()
     assert not [name for name in sys.modules if name.partition(".")[0] in {"swebench", "datasets"}]

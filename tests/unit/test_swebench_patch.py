@@ -45,11 +45,11 @@ def predicted(
     if status is SlotStatus.GRADE_ERROR:
         outcome = GradingOutcome(status, Reason.GRADER_EXIT_NONZERO, "it failed")
     trial = GradedTrial(
-        stamp=spec.stamp("2026-01-01T00:00:00.000Z"),
+        stamp=spec.evidence.stamp("2026-01-01T00:00:00.000Z"),
         benchmark=spec.plan.benchmark,
         bindings=spec.plan.bindings,
         source=ResultSource(source="swebench"),
-        outputs=trial_outputs(spec),
+        outputs=trial_outputs(spec.container),
         redactor=Redactor({"KEY": "my-secret-value"}),
         artifacts=lambda: artifacts,
     )
@@ -75,7 +75,7 @@ def test_the_patch_is_the_prediction(
 ) -> None:
     """A regular file of the patch's name is the prediction; without one its value is null.
 
-    Only what a file of predictions can hold byte for byte has the kind that is exported.
+    Only content that a predictions file can hold byte for byte has the exported kind.
     """
     outcome = predicted(tmp_path, None if members is None else pieces_of_tar(*members))
     assert outcome.prediction is not None
@@ -93,7 +93,7 @@ LARGE = b'diff --git "a/data/gr\\303\\266\\303\\237e.bin" "b/data/gr\\303\\266\\
 
 @pytest.mark.parametrize("piece", [1 << 20, 100_003])
 def test_a_patch_that_is_too_large_is_the_agents_failure(tmp_path: Path, piece: int) -> None:
-    """Whatever the grader made of it, its size and its largest file are named; it is not stored."""
+    """A patch that is too large fails with its size and largest file, and is not stored."""
     content = SMALL + LARGE + b"+" + b"x" * PREDICTION_CAP + b"\n" + SMALL
     tar = pieces_of_tar(("model.patch", tarfile.REGTYPE, content), piece=piece)
     outcome = predicted(tmp_path, tar)
@@ -108,7 +108,7 @@ def test_a_patch_that_is_too_large_is_the_agents_failure(tmp_path: Path, piece: 
 
 
 def test_a_patch_of_the_largest_size_is_a_prediction(tmp_path: Path) -> None:
-    """The limit is that of predictions."""
+    """A patch of exactly the limit of predictions is stored."""
     content = b"x" * PREDICTION_CAP
     outcome = predicted(tmp_path, pieces_of_tar(("model.patch", tarfile.REGTYPE, content)))
     assert outcome.prediction is not None
@@ -127,7 +127,7 @@ def test_a_patch_of_the_largest_size_is_a_prediction(tmp_path: Path) -> None:
 def test_notes_say_how_the_patch_was_made(
     tmp_path: Path, notes: bytes, reason: str | None, problem: str | None
 ) -> None:
-    """Why git wrote no patch is the trial's reason; what was left out is a problem of it."""
+    """The trial's reason says why git wrote no patch, and left-out files are a problem."""
     tar = pieces_of_tar(("swebench/patch_notes", tarfile.REGTYPE, notes))
     outcome = predicted(tmp_path, tar, SlotStatus.COMPLETED)
     assert outcome.reason == reason
@@ -137,7 +137,7 @@ def test_notes_say_how_the_patch_was_made(
 
 
 def test_no_secret_of_a_patch_is_stored(tmp_path: Path) -> None:
-    """Also not in a patch that is no text."""
+    """Secrets are removed from a patch, also from a binary one."""
     content = b"\xff my-secret-value\n"
     tar = pieces_of_tar(("model.patch", tarfile.REGTYPE, content))
     outcome = predicted(tmp_path, tar)

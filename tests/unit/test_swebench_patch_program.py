@@ -1,4 +1,4 @@
-"""`patch.sh` writes what an agent changed, whatever the agent did to its repository."""
+"""`patch.sh` writes an agent's changes, whatever the agent did to its repository."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATIN = "# la fa\xe7on simple\n"
 
 @dataclass(frozen=True)
 class Trial:
-    """A repository, its pristine copy as the grader's image has it, and a place for patch.sh."""
+    """A repository, its pristine copy as in the grader's image, and a place for patch.sh."""
 
     folder: Path
 
@@ -58,13 +58,13 @@ class Trial:
         return self.run("bash", self.folder / "patch.sh", part)
 
     def collect_after(self, agent: str) -> subprocess.CompletedProcess[str]:
-        """Let an agent, a shell script, work, and make the patch."""
+        """Run an agent's shell script, and make the patch."""
         done = self.run("bash", "-euc", agent)
         assert done.returncode == 0, done.stderr
         return self.patch_program("collect")
 
     def graded(self) -> Path:
-        """Return a copy of the repository before the agent to which the patch was applied."""
+        """Return a copy of the repository before the agent with the patch applied."""
         copy = self.folder / "graded"
         shutil.copytree(self.folder / "pristine", copy, symlinks=True)
         git(copy, "apply", str(self.patch))
@@ -74,23 +74,23 @@ class Trial:
 @pytest.fixture
 def trial(tmp_path: Path) -> Trial:
     """A trial after its setup. The image has ignored, untracked and changed files."""
-    made = made_trial(tmp_path)
-    begin(made)
-    return made
+    trial = made_trial(tmp_path)
+    begin(trial)
+    return trial
 
 
 def begin(trial: Trial) -> None:
-    """Keep a copy of what the image has, and run the trial's setup."""
+    """Keep a copy of the image's files, and run the trial's setup."""
     shutil.copytree(trial.testbed, trial.folder / "pristine", symlinks=True)
     done = trial.patch_program("begin")
     assert done.returncode == 0, done.stderr
 
 
 def made_trial(tmp_path: Path) -> Trial:
-    made = Trial(tmp_path)
+    trial = Trial(tmp_path)
     (tmp_path / "home").mkdir()
     (tmp_path / "out").mkdir()
-    testbed = made.testbed
+    testbed = trial.testbed
     (testbed / "sub").mkdir(parents=True)
     (testbed / "calc.py").write_text(CALC)
     (testbed / "latin.py").write_bytes(LATIN.encode("latin-1"))
@@ -111,7 +111,7 @@ def made_trial(tmp_path: Path) -> Trial:
     text = text.replace("/swebench", str(tmp_path / "swebench"))
     text = text.replace("/agentlab/out", str(tmp_path / "out"))
     (tmp_path / "patch.sh").write_text(text)
-    return made
+    return trial
 
 
 FIX = "sed -i 's/a - b/a + b/' calc.py; "
@@ -170,7 +170,7 @@ OF_EACH_KIND = (
 
 @pytest.mark.parametrize("name", tiered(LOST, default=OF_EACH_KIND))
 def test_no_repair_is_lost(trial: Trial, name: str) -> None:
-    """The patch repairs the grader's copy, which has what the image had, and nothing else of it."""
+    """The patch repairs the grader's copy, and contains no earlier changes of the image."""
     done = trial.collect_after(FIX + LOST[name])
     assert done.returncode == 0, done.stderr
     graded = trial.graded()
@@ -256,7 +256,7 @@ SUBMODULES = {
     ),
 )
 def test_submodules(tmp_path: Path, name: str) -> None:
-    """A submodule is left out, and named if a file in it was written; one of files alone is not."""
+    """A submodule is left out, and named if a file in it changed; a plain folder is included."""
     image, agent, changed, is_named = SUBMODULES[name]
     trial = made_trial(tmp_path)
     library = tmp_path / "library"
@@ -281,7 +281,7 @@ def test_submodules(tmp_path: Path, name: str) -> None:
 
 
 def test_a_patch_is_text_and_restores_every_byte(trial: Trial) -> None:
-    """Files that are not UTF-8 are in the patch as binary files, and others as text."""
+    """Files that are not UTF-8 are binary files of the patch, and others are text."""
     agent = """
     printf '# fa\\347on 2\\n' >>latin.py
     printf '# \\303\\251\\n' >utf.py
@@ -311,13 +311,13 @@ def test_many_files_that_are_not_text(trial: Trial) -> None:
 
 
 def test_an_answer_without_changes_is_an_empty_patch(trial: Trial) -> None:
-    """What the image had changed is no change of the agent."""
+    """Changes that the image already had are not in the agent's patch."""
     assert trial.collect_after("true").returncode == 0
     assert trial.patch.read_bytes() == b""
 
 
 def test_the_agents_own_patch_and_no_prediction(trial: Trial) -> None:
-    """They win over the repository, byte for byte."""
+    """The agent's own patch and no prediction win over the repository, byte for byte."""
     (trial.folder / "out/model.patch").write_bytes(b"\xff own\n")
     assert trial.collect_after(FIX).returncode == 0
     assert trial.patch.read_bytes() == b"\xff own\n"
@@ -335,14 +335,14 @@ def test_the_agents_own_patch_and_no_prediction(trial: Trial) -> None:
     ],
 )
 def test_why_there_is_no_patch(trial: Trial, agent: str, noted: str) -> None:
-    """What keeps git from writing a patch is noted, in its own words, and there is no patch."""
+    """If git cannot write a patch, its own message is noted, and there is no patch."""
     trial.collect_after(FIX + agent)
     assert trial.notes.startswith(noted)
     assert not trial.patch.exists()
 
 
 def test_setup_fails_without_a_repository(tmp_path: Path) -> None:
-    """An image that is no repository is a setup_error, and no trial without a patch."""
+    """An image without a repository is a setup_error, not a trial without a patch."""
     trial = Trial(tmp_path)
     trial.testbed.mkdir()
     (tmp_path / "patch.sh").write_text(PROGRAM.read_text().replace("/swebench", f"{tmp_path}/s"))

@@ -1,4 +1,4 @@
-"""A run that is wanted: its holder keeps it for as long as promised, and then it is taken."""
+"""A requested takeover: the holder keeps its run for the promised time, then loses it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def ask(writer: LedgerWriter, owner: Owner = ASKER) -> Lease | LeaseInfo:
 def test_the_holder_of_a_wanted_run_works_until_its_lease_ends(
     first: LedgerWriter, second: LedgerWriter, clock: kit.FakeClock
 ) -> None:
-    """Its heartbeats move the end no more and say who waits; what it commits counts, until the
-    asker takes the run and every write of the old owner fails."""
+    """The holder's heartbeats no longer extend its lease, and name the requester.
+
+    Its commits count until the requester takes the run, and then every write of it fails.
+    """
     lease = kit.begin_run(first)
     promised = first.leases.renew(lease)
     assert promised.takeover_request is None
@@ -51,7 +53,7 @@ def test_the_holder_of_a_wanted_run_works_until_its_lease_ends(
 def test_a_run_that_is_given_back_is_taken_by_who_waits(
     first: LedgerWriter, second: LedgerWriter
 ) -> None:
-    """A released run goes to the waiting requester at once, before anybody else."""
+    """A released run goes to the waiting requester before any other process."""
     lease = kit.begin_run(first)
     ask(second)
     first.leases.release(lease, RunStatus.INTERRUPTED)
@@ -61,7 +63,7 @@ def test_a_run_that_is_given_back_is_taken_by_who_waits(
 
 
 def test_the_second_who_asks_is_refused(first: LedgerWriter, second: LedgerWriter) -> None:
-    """It learns who was there first, since when, and changes nothing."""
+    """The second requester learns who was first, and changes nothing."""
     kit.begin_run(first)
     ask(second)
     for owner in (RIVAL, Owner("elsewhere", ASKER.pid, ASKER.process_token)):
@@ -75,7 +77,7 @@ def test_the_second_who_asks_is_refused(first: LedgerWriter, second: LedgerWrite
 def test_a_claim_that_nobody_renews_is_void(
     first: LedgerWriter, second: LedgerWriter, clock: kit.FakeClock
 ) -> None:
-    """The holder of the run has it longer again, and another process may ask."""
+    """An expired request restores the holder's longer lease, and another process may ask."""
     lease = kit.begin_run(first)
     ask(second)
     clock.seconds = CLAIM_S
@@ -89,7 +91,7 @@ def test_a_claim_that_nobody_renews_is_void(
 def test_the_claim_of_a_dead_process_is_void_at_once(
     first: LedgerWriter, second: LedgerWriter
 ) -> None:
-    """Who is known to be dead keeps neither the holder nor another asker from the run."""
+    """A dead requester delays neither the holder nor another requester."""
     lease = kit.begin_run(first)
     ask(second)
     assert first.leases.renew(lease, is_dead=lambda owner: owner == ASKER).takeover_request is None
@@ -102,7 +104,7 @@ def test_the_claim_of_a_dead_process_is_void_at_once(
 def test_only_the_asker_withdraws_its_claim(
     first: LedgerWriter, second: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A withdrawn claim leaves no row; that of another process stays."""
+    """A withdrawn request leaves no row, and another process's request stays."""
     kit.begin_run(first)
     ask(second)
     first.leases.withdraw_request(kit.RUN, RIVAL)
@@ -117,7 +119,7 @@ def test_only_the_asker_withdraws_its_claim(
 def test_what_is_fenced_happens_for_the_owner_only(
     first: LedgerWriter, second: LedgerWriter, clock: kit.FakeClock
 ) -> None:
-    """Outside the ledger, too, a former owner does nothing; and an error leaves the writer well."""
+    """A former owner's fenced block does not run, and its error leaves the writer usable."""
     lease = kit.begin_run(first)
     done = []
     with first.leases.while_owned(lease):

@@ -1,4 +1,4 @@
-"""Which changes to a container's file system look like tampering."""
+"""Changes to a container's file system that look like tampering."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ from labledger.trial.output_folders import isolation_of
     ],
 )
 def test_what_is_suspicious(changed: list[str], suspected: list[str]) -> None:
-    """System paths are, ordinary ones and the engine's own are not; a folder only by itself."""
+    """System paths are suspicious, the engine's paths are not, and a folder only by itself."""
     assert suspicious_paths(changed) == (tuple(suspected), len(suspected))
     assert suspicious_paths(reversed(changed)) == (tuple(suspected), len(suspected))
 
 
 def test_work_in_a_folder_of_the_image_is_ordinary() -> None:
-    """Changes in the workspace are the trial's work, wherever it is; those beside it are not."""
+    """Changes in the workspace, wherever it is, are ordinary; changes beside it are not."""
     changed = ["/srv", "/srv/app", "/srv/app/x", "/srv/app/lib/site-packages/y", "/srv/apple"]
     assert suspicious_paths(changed, ["/srv/app"]) == (("/srv/apple",), 1)
 
 
 def next_hundredth() -> int:
-    """Wait for a hundredth of a second in which nothing has happened yet, and return the last."""
+    """Wait for a fresh hundredth of a second, and return the previous one."""
     now = round(time.clock_gettime(time.CLOCK_BOOTTIME) * 100) + 2
     wait_until(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) * 100 > now + 2)
     return now
@@ -74,13 +74,13 @@ def next_hundredth() -> int:
 def test_what_other_commands_made(
     tmp_path: Path, commands: tuple[str, ...], processes: str
 ) -> None:
-    """What setup and collect commands made is ordinary unless an agent can have changed it."""
+    """Files of setup and collect commands are ordinary unless an agent can have changed them."""
     upper = tmp_path / "upper"
     for name in ("setup/base", "setup/changed", "setup/moved"):
         write(upper / name)
     (upper / "setup/empty").mkdir()
     begin = next_hundredth()
-    (upper / "setup/changed").write_text("")  # As setup made it, and when, as an agent may.
+    (upper / "setup/changed").write_text("")  # With the time of setup, which an agent may set.
     os.utime(upper / "setup/changed", (1, 1))
     (upper / "setup/moved").rename(upper / "setup/new")
     end = next_hundredth()
@@ -91,7 +91,9 @@ def test_what_other_commands_made(
     if "collect" in commands:
         lines.append(f"collect_1 0 {end} {end + 100} 0")
     runtime = {"processes": processes} if processes == "keep" else {}
-    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime))
+    isolation = isolation_of(
+        Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime).container
+    )
     write(isolation.folder / "state/phases", "\n".join(lines) + "\n")
     state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(upper))
     expected = {"/setup/changed", "/setup/new"}
@@ -99,12 +101,12 @@ def test_what_other_commands_made(
         expected |= {"/setup/base", "/setup/empty"}
     if "collect" not in commands or processes == "keep":
         expected.add("/collect/made")
-    found = inspect_changes(Engine(), isolation, "id", "before_grading", state)
-    assert found.suspected == tuple(sorted(expected))
+    inspected = inspect_changes(Engine(), isolation, "id", "before_grading", state)
+    assert inspected.suspected == tuple(sorted(expected))
 
 
 def after_a_tick(path: Path) -> None:
-    """Return when the kernel notes a later time than the file's."""
+    """Return when the kernel's clock has moved past the file's time."""
     probe = path.with_name("probe")
 
     def is_later() -> bool:
@@ -129,9 +131,11 @@ def after_a_tick(path: Path) -> None:
 def test_compiled_code_is_the_graders_after_its_mark(
     tmp_path: Path, mark: str, processes: str, suspected: tuple[str, ...], by: dict[str, int]
 ) -> None:
-    """Without a mark of `trial.sh` that is newer than the agent, it is suspected as before."""
+    """Without a mark of `trial.sh` newer than the agent, compiled code is suspected."""
     runtime = {"processes": processes} if processes == "keep" else {}
-    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime))
+    isolation = isolation_of(
+        Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec(runtime=runtime).container
+    )
     upper, marker = tmp_path / "upper", isolation.folder / "state/grading"
     if mark == "early":
         write(marker)
@@ -150,22 +154,22 @@ def test_compiled_code_is_the_graders_after_its_mark(
     lines = f"agent 0 {begin} {end} 0\ngrader 0 {end} {end + 100} 0\n"
     write(isolation.folder / "state/phases", lines)
     state = ContainerState("id", "exited", 0, False, "", "", {}, upper_dir=str(upper))
-    found = inspect_changes(Engine(), isolation, "id", "after_grading", state)
-    names = tuple(path.rpartition("/")[2].partition(".")[0] for path in found.suspected)
-    assert (names, found.by) == (suspected, by)
+    inspected = inspect_changes(Engine(), isolation, "id", "after_grading", state)
+    names = tuple(path.rpartition("/")[2].partition(".")[0] for path in inspected.suspected)
+    assert (names, inspected.by) == (suspected, by)
 
 
 @pytest.mark.parametrize(("later_cs", "is_setups"), [(0, False), (1, False), (3, True)])
 def test_the_first_change_of_an_agent(tmp_path: Path, later_cs: int, is_setups: bool) -> None:
-    """In doubt a change is the agent's: the kernel may note it before its agent began."""
+    """In doubt a change is the agent's, because the kernel may note it early."""
     write(tmp_path / "upper/opt/x")
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     begin = int(((tmp_path / "upper/opt/x").stat().st_ctime - booted) * 100) + later_cs
-    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec())
+    isolation = isolation_of(Trials(tmp_path, {BUSYBOX: "sha256:1"}).spec().container)
     phases = f"setup 0 {begin - 50} {begin - 3} 0\nagent 0 {begin} {begin + 100} 0\n"
     state = ContainerState("id", "exited", 50, False, "", "", {}, upper_dir=str(tmp_path / "upper"))
-    found = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
-    assert (found.suspected == ()) is is_setups
+    inspected = inspect_changes(Engine(), isolation, "id", "before_grading", state, phases)
+    assert (inspected.suspected == ()) is is_setups
 
 
 def write(path: Path, text: str = "") -> None:
@@ -197,7 +201,7 @@ FACTS = {
     ],
 )
 def test_many_changes_are_one_sentence(tmp_path: Path, by: object, who: str) -> None:
-    """`show` says how many there are and who made them; `--full` lists them."""
+    """`show` has the number and the authors; `--full` lists all."""
     path = kit.make_ledger(tmp_path)
     artifact = Artifact.inline(b"x")
     record = kit.evidence(0, artifact)
@@ -215,26 +219,26 @@ def test_many_changes_are_one_sentence(tmp_path: Path, by: object, who: str) -> 
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much has changed, a hundred short paths are kept and all are counted."""
+    """At most a hundred short paths are kept, and all are counted."""
     monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_COMPARED", 150)
-    found, total = suspicious_paths(f"/opt/{'x' * 1000}{n}" for n in range(400))
-    assert len(found) == MAX_PATHS
-    assert max(map(len, found)) == 512
+    paths, total = suspicious_paths(f"/opt/{'x' * 1000}{n}" for n in range(400))
+    assert len(paths) == MAX_PATHS
+    assert max(map(len, paths)) == 512
     assert total == 400
 
 
 def test_artifacts_are_ordinary(tmp_path: Path) -> None:
-    """What an experiment declares as an artifact is the agent's work, but not the whole image."""
+    """A declared artifact is ordinary, unless it is the whole image."""
     trials = Trials(tmp_path, {BUSYBOX: "sha256:1"})
     artifacts = [{"path": "/swebench/model.patch"}, {"path": "/opt/out/"}, {"path": "/"}]
     spec = trials.spec(grading={"mode": "separate", "artifacts": artifacts})
     changed = ["/swebench/model.patch", "/swebench", "/opt/out/x", "/opt/other", "/swebench/more"]
-    found = suspicious_paths(changed, isolation_of(spec).own_folders)
-    assert found == (("/opt/other", "/swebench/more"), 2)
+    paths = suspicious_paths(changed, isolation_of(spec.container).own_folders)
+    assert paths == (("/opt/other", "/swebench/more"), 2)
 
 
 def test_hooks() -> None:
-    """What tools load by themselves is known by its name, in any folder."""
+    """Files that tools load by themselves are known by name, in any folder."""
     hooks = ["conftest.py", "a/b/conftest.py", "x.pth", "tox.ini", "a/sitecustomize.py"]
     others = ["conftest.pyc", "test_conftest.py", "pth", ".pth/x", "a/tox.ini.txt"]
     assert [is_autoloaded_file(name) for name in hooks + others] == [True] * 5 + [False] * 5
@@ -251,7 +255,10 @@ def test_hooks() -> None:
 def test_an_agent_answers_for_the_moment_in_which_its_grader_begins(
     tmp_path: Path, phases: str, begin: float, end: float
 ) -> None:
-    """Not for that in which a setup command ended. Times are noted in hundredths of a second."""
+    """An agent answers for the moment when its grader begins, not when a setup command ended.
+
+    Times are noted in hundredths of a second.
+    """
     (tmp_path / "state").mkdir()
     (tmp_path / "state/phases").write_text(phases)
     agent = AgentPhase.of(tmp_path)
@@ -262,7 +269,7 @@ def test_an_agent_answers_for_the_moment_in_which_its_grader_begins(
 
 
 def test_a_program_that_is_found_before_one_of_the_image_replaces_it(tmp_path: Path) -> None:
-    """Only in a folder that is searched earlier; other programs that are added are no change."""
+    """An added program is suspicious only in a folder that is searched before the image's."""
     image, upper = tmp_path / "image", tmp_path / "upper"
     for path in ("usr/bin/python3", "usr/local/bin/pip"):
         (image / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The bytes of tars, which are part of stored digests, and tars that end early."""
+"""The bytes of tars, which are part of stored digests, and truncated tars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = tarfile.REGTYPE
 
 
 def test_bytes_of_a_tar_never_change() -> None:
-    """Files, links and folders, long names and blocks that are full give the bytes ever given."""
+    """Files, links, folders, long names and full blocks always give the same bytes."""
     members = [
         (TarEntry("n" * 150, FILE), b""),
         (TarEntry("run.sh", FILE, 10, executable=True), b"#!/bin/sh\n"),
@@ -31,14 +31,14 @@ def test_bytes_of_a_tar_never_change() -> None:
 
 @pytest.mark.parametrize("content", [b"12", b"1234"], ids=["shorter", "longer"])
 def test_file_that_changes_while_it_is_packed(content: bytes) -> None:
-    """No tar is written whose headers do not describe its contents."""
+    """A file that changes during packing gives no tar."""
     with pytest.raises(SizeChanged, match="a"):
         list(tar_chunks([(TarEntry("a", FILE, 3), [content])]))
 
 
 @pytest.mark.parametrize("blocks", [3, 5, 8])
 def test_an_artifact_that_ends_early(blocks: int) -> None:
-    """A tar that an engine broke off in a file is refused as an artifact."""
+    """A tar that an engine truncated inside a file is refused as an artifact."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         info = tarfile.TarInfo("top")

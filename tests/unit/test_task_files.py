@@ -26,11 +26,11 @@ GOLD: dict[str, Any] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path)
-    made.write("t/test.sh", "true\n").chmod(0o755)
-    made.write("t/deep/key", "42\n")
-    made.write("s/solve.sh", "true\n")
-    return made
+    folder = Folder(tmp_path)
+    folder.write("t/test.sh", "true\n").chmod(0o755)
+    folder.write("t/deep/key", "42\n")
+    folder.write("s/solve.sh", "true\n")
+    return folder
 
 
 def with_files(folder: Folder, *entries: dict[str, Any], **row: Any) -> Folder:
@@ -45,7 +45,7 @@ def problems(folder: Folder) -> list[tuple[str | None, str]]:
 
 
 def test_files_are_packed_and_stored(folder: Folder) -> None:
-    """A stored row names a tar by its digest, which freezing puts into the store."""
+    """A stored row names a tar by its digest, and freezing stores it."""
     resolved = with_files(folder, TESTS, GOLD).resolve()
     ((_, row),) = resolved.frozen_tasks()
     tests, gold = row["files"]
@@ -60,7 +60,7 @@ def test_files_are_packed_and_stored(folder: Folder) -> None:
 
 
 def test_digest_follows_the_files(folder: Folder) -> None:
-    """Another content gives another task, and a run does not start with files that changed."""
+    """Other content gives another task, and changed files prevent a run."""
     resolved = with_files(folder, TESTS).resolve()
     folder.write("t/deep/key", "43\n")
     assert folder.resolve().digest != resolved.digest
@@ -75,7 +75,7 @@ def test_equal_files_are_packed_once(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "field", "said"),
+    ("entry", "field", "reason"),
     [
         ({"path": "tests"}, "files[0].path", "absolute path"),
         ({"path": "/"}, "files[0].path", "'/'"),
@@ -92,17 +92,17 @@ def test_equal_files_are_packed_once(folder: Folder) -> None:
     ],
 )
 def test_bad_files_are_refused(
-    folder: Folder, entry: dict[str, Any], field: str, said: str
+    folder: Folder, entry: dict[str, Any], field: str, reason: str
 ) -> None:
-    """What cannot be put in place is refused with its field before a run exists."""
+    """A file that cannot be put in place is refused with its field before a run exists."""
     ((at, message),) = problems(with_files(folder, TESTS | entry))
     assert at is not None
     assert at.startswith(field)
-    assert said in message
+    assert reason in message
 
 
 def test_bad_files_of_agents_are_refused(folder: Folder) -> None:
-    """An agent's files name variants that exist, no owner, and lie beside none of the image's."""
+    """An agent's files name existing variants, no owner, and no folder of the image's files."""
     entry = GOLD | {"variants": ["reference", "golden"], "user": "root", "image_files": "keep"}
     assert [field for field, _ in problems(with_files(folder, entry))] == [
         "files[0].image_files",
@@ -118,7 +118,7 @@ def test_variant_that_is_not_selected(folder: Folder) -> None:
 
 
 def test_overlapping_files_are_refused(folder: Folder) -> None:
-    """Two entries cannot have the same place or one inside the other, for the same recipient."""
+    """For one recipient, two entries cannot have the same place or one inside the other."""
     inner = TESTS | {"path": "/tests/inner"}
     ((field, message),) = problems(with_files(folder, TESTS, inner))
     assert (field, "/tests" in message) == ("files[1].path", True)
@@ -129,7 +129,7 @@ def test_overlapping_files_are_refused(folder: Folder) -> None:
 
 
 def test_copies_need_a_place(folder: Folder) -> None:
-    """Copies cannot replace an output folder, or be made on a read-only root."""
+    """Copies cannot replace an output folder or be made on a read-only root."""
     outputs = {"outputs": [{"path": "/tests/out", "phase": "agent"}]}
     for runtime in (outputs, {"root_read_only": True}):
         ((field, _),) = problems(with_files(folder, TESTS, runtime=runtime))
@@ -138,14 +138,14 @@ def test_copies_need_a_place(folder: Folder) -> None:
 
 
 def test_what_copying_needs(folder: Folder) -> None:
-    """Preflight knows which programs copy the files of an image's tasks."""
+    """Preflight lists the programs that copy files of an image's tasks."""
     assert with_files(folder, GOLD).resolve().needed_tools == {}
     resolved = with_files(folder, TESTS | {"user": "nobody"}).resolve()
     assert set(resolved.needed_tools["python:3"]) == {"cp", "mkdir", "rm", "chown"}
 
 
 def test_a_task_is_the_same_without_the_files_of_one_variant(folder: Folder) -> None:
-    """Runs with and without a variant that gets the solution have the same tasks, not data."""
+    """Runs with and without a variant that gets the solution have the same tasks."""
     alone = with_files(folder, TESTS).resolve()
     with_gold = with_files(folder, TESTS, GOLD).resolve()
     assert [task.digest for task in alone.tasks] == [task.digest for task in with_gold.tasks]
@@ -155,7 +155,7 @@ def test_a_task_is_the_same_without_the_files_of_one_variant(folder: Folder) -> 
 
 
 def test_packed_files_may_be_a_tar(folder: Folder) -> None:
-    """A tar and its folder are the same files."""
+    """A tar and its folder give the same files."""
     shutil.make_archive(str(folder.path / "t"), "tar", folder.path / "t")
     entry = {key: value for key, value in TESTS.items() if key != "directory"} | {"tar": "t.tar"}
     digests = [

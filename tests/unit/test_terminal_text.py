@@ -1,4 +1,4 @@
-"""Nothing that a container, a task or an experiment wrote commands a terminal."""
+"""No text from a container, task or experiment controls a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
     ],
 )
 def test_what_does_not_print_is_an_escape(text: str, shown: str) -> None:
-    """Controls, overrides of direction, and what has no width are visible; the rest is as it is."""
+    """Controls, direction overrides and zero-width characters are escaped, and no others."""
     assert escape_line(text) == shown
 
 
@@ -44,13 +44,13 @@ def test_lines_stay_lines() -> None:
 
 
 def test_texts_of_documents_keep_their_lines() -> None:
-    """Every text and key of a document is escaped, at any depth; lines and tabs stay."""
+    """Every text and key of a document is escaped at any depth, and keeps lines and tabs."""
     value = {"a\x1b": [("b\u202e", 1, None)], "c": "d\r\n\te"}
     assert escape_values(value) == {"a\\x1b": [["b\\u202e", 1, None]], "c": "d\n\te"}
 
 
 def test_json_keeps_its_values() -> None:
-    """What a program reads is the same; nothing in it is raw."""
+    """A program reads the same values from the escaped JSON."""
     value = {"text": HOSTILE, "more": ["é👍\U000e0041", "\ud800", 1.5]}
     for document in (json.dumps(value, ensure_ascii=False, indent=2), json.dumps(value)):
         escaped = escape_json(document)
@@ -59,9 +59,9 @@ def test_json_keeps_its_values() -> None:
 
 
 def commands(lab: Path) -> list[list[str]]:
-    """Every command that prints, in every form it has for people and for programs."""
+    """Yield every command that prints, in each of its forms."""
     run, unfinished = hostile_ledger.RUN, hostile_ledger.UNFINISHED
-    told = [
+    commands = [
         ["runs"],
         ["status", run],
         ["status", unfinished],
@@ -97,9 +97,9 @@ def commands(lab: Path) -> list[list[str]]:
         ["!hostile_ledger:watch_live"],
         ["!hostile_ledger:watch_plainly"],
     ]
-    told += [["query", view] for view in VIEWS]
-    told += [["export", run, "--what", what, "--out", "-"] for what in ("trials", "events")]
-    return told
+    commands += [["query", view] for view in VIEWS]
+    commands += [["export", run, "--what", what, "--out", "-"] for what in ("trials", "events")]
+    return commands
 
 
 @pytest.fixture(scope="module")
@@ -114,21 +114,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_command_lets_hostile_text_through(folder: Path) -> None:
-    """Printed on terminals of any width, hostile text of the ledger sends no control and
-    forges no line."""
+    """At any width, hostile text of the ledger sends no control and forges no line."""
     words = commands(folder / ".lab")
-    cases = [Case(each, folder, 100, NO_ENGINE) for each in words]
+    cases = [Case(command, folder, 100, NO_ENGINE) for command in words]
     cases += [Case(["query", "trial_facts"], folder, width) for width in (40, 2000)]
     for shown in show(cases):
         assert not shown.hidden(), (shown.words, shown.hidden(), shown.text)
-        # A record of CSV may have lines of its own.
+        # A record of CSV may have several lines.
         assert "csv" in shown.words or not shown.forged(), (shown.words, shown.text)
         assert "Traceback" not in shown.text, (shown.words, shown.text)
         assert shown.text, shown.words
 
 
 def test_no_column_lets_hostile_text_through(folder: Path, tmp_path: Path) -> None:
-    """Also where a ledger was tampered with, whatever errors that leads to."""
+    """A tampered ledger's text controls no terminal either, whatever errors it causes."""
     shutil.copytree(folder / ".lab", tmp_path / ".lab")
     ledger = tmp_path / ".lab" / "ledger.sqlite"
     poisoned = [
@@ -139,7 +138,7 @@ def test_no_column_lets_hostile_text_through(folder: Path, tmp_path: Path) -> No
     assert {"run.name", "trial.message", "dispatch.container", "lease.host"} <= set(poisoned)
     words = [["runs"], ["status", "run-1"], ["show", "run-1", "0"], ["verify"]]
     words += [["query", view] for view in ("runs", "trials", "events", "evidence", "gradings")]
-    cases = [Case(each, tmp_path, 100, NO_ENGINE) for each in words]
+    cases = [Case(command, tmp_path, 100, NO_ENGINE) for command in words]
     for shown in show(cases):
         assert not shown.hidden(), (shown.words, shown.hidden(), shown.text)
         assert not shown.forged(), (shown.words, shown.text)
@@ -147,18 +146,18 @@ def test_no_column_lets_hostile_text_through(folder: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_json_on_a_terminal_is_exact(folder: Path, form: str) -> None:
-    """A program that reads what a terminal was sent has every value as it is in the ledger."""
+    """A program that reads terminal output has every value as in the ledger."""
     with open_ledger(folder / ".lab") as ledger:
         rows = ledger.query("trial_facts") + ledger.query("events")
     cases = [
         Case(["query", view, "--format", form], folder, 80) for view in ("trial_facts", "events")
     ]
-    told = []
+    documents = []
     for shown in show(cases):
         assert not shown.hidden()
         whole = form == "json"
-        told += json.loads(shown.text) if whole else map(json.loads, shown.text.splitlines())
-    assert json.loads(json.dumps(rows)) == told
+        documents += json.loads(shown.text) if whole else map(json.loads, shown.text.splitlines())
+    assert json.loads(json.dumps(rows)) == documents
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_json_on_a_terminal_is_exact(folder: Path, form: str) -> None:
     ],
 )
 def test_what_programs_read_is_exact(folder: Path, words: list[str]) -> None:
-    """Off a terminal CSV and exports are byte for byte as in a file, in UTF-8 whatever is set."""
+    """Off a terminal, CSV and exports equal the file byte for byte, in UTF-8."""
     path = folder / "exact"
     assert run_forked(*words, "--out", path, folder=folder).returncode == 0
     if words[0] == "export":
@@ -181,7 +180,7 @@ def test_what_programs_read_is_exact(folder: Path, words: list[str]) -> None:
 
 
 def test_a_shell_completes_no_name_that_it_cannot_show(folder: Path, tmp_path: Path) -> None:
-    """A run whose name commands the terminal is not offered; its like are."""
+    """A run whose name controls the terminal is not completed, and similar runs are."""
     shutil.copytree(folder / ".lab", tmp_path / ".lab")
     ledger = tmp_path / ".lab" / "ledger.sqlite"
     with kit.open_writer(ledger) as writer:

@@ -1,4 +1,4 @@
-"""Time-outs of trials that were short of processors: counted from committed rows, and in words."""
+"""Time-outs of trials that were short of processors: counts of committed rows, and texts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def commit(path: Path, *trials: tuple[str | None, Any]) -> None:
-    """A run whose trials ended with these reasons, under this pressure; None recorded none."""
+    """Commit a run whose trials ended with these reasons and pressure; None recorded none."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, len(trials))
         for idx, (reason, pressure) in enumerate(trials):
@@ -41,7 +41,7 @@ def commit(path: Path, *trials: tuple[str | None, Any]) -> None:
 
 
 def test_committed_attempts_are_counted_by_their_evidence(path: Path) -> None:
-    """Those of which nothing was recorded are unknown; report and summary say the same."""
+    """Attempts without recorded pressure are unknown, and report and summary agree."""
     timeout = "agent_timeout"
     commit(
         path,
@@ -68,7 +68,7 @@ def test_committed_attempts_are_counted_by_their_evidence(path: Path) -> None:
 
 
 def test_without_a_time_out_under_pressure_nothing_is_said(path: Path) -> None:
-    """Time-outs of trials with time enough, and pressure without time-outs, are no news."""
+    """Time-outs without pressure, and pressure without time-outs, are not mentioned."""
     slept = ("agent_timeout", SLEPT)
     commit(
         path, ("agent_timeout", IDLE), slept, (None, SHORT), ("agent_timeout", None), (None, None)
@@ -90,6 +90,6 @@ def test_without_a_time_out_under_pressure_nothing_is_said(path: Path) -> None:
 def test_the_sentence_is_given_only_where_more_timed_out_under_pressure(
     counts: TimeoutCounts, begins: str | None
 ) -> None:
-    """Otherwise the time-outs need another explanation."""
+    """If pressure does not increase time-outs, they need another explanation."""
     assert (counts.sentence or "").startswith(begins or "")
     assert (counts.sentence is None) == (begins is None)

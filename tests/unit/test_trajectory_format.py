@@ -1,4 +1,4 @@
-"""Trajectories in the form of ATIF: what is refused, and what a document that was written holds."""
+"""Trajectories in the form of ATIF: refusals, and the content of a written document."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sample_trajectories import ANSWERED, ASKED, CALL, SUBAGENT, trajectory
 
 from labledger.trajectories.agent_document import (
     MAX_BYTES,
@@ -20,45 +21,8 @@ from labledger.trajectories.atif import Head, Step, TrajectoryAgent, document_pr
 from labledger.trajectories.trajectory_writer import INDEX_COLUMNS, DocumentWriter
 
 
-def trajectory(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A trajectory whose steps are numbered."""
-    numbered = [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
-    return {
-        "schema_version": "ATIF-v1.8",
-        "agent": {"name": "probe", "version": "1.0"},
-        "steps": numbered,
-        **more,
-    }
-
-
-CALL = {"tool_call_id": "c1", "function_name": "bash", "arguments": {"command": "ls"}}
-ASKED = {"source": "user", "message": "Write a greeting."}
-ANSWERED: dict[str, Any] = {
-    "source": "agent",
-    "message": [
-        {"type": "text", "text": "Look:"},
-        {"type": "image", "source": {"media_type": "image/png", "path": "shot.png"}},
-        {"type": "audio", "source": {"media_type": "audio/mp3", "path": "a.mp3"}},
-    ],
-    "timestamp": "2026-01-31T12:00:00Z",
-    "reasoning_effort": 0.5,
-    "reasoning_content": "A greeting is short.",
-    "tool_calls": [CALL],
-    "observation": {
-        "results": [
-            {"source_call_id": "c1", "content": "out.txt"},
-            {"subagent_trajectory_ref": [{"trajectory_id": "t2"}]},
-        ]
-    },
-    "metrics": {"prompt_tokens": 10, "completion_tokens": 3, "cost_usd": 0.5, "logprobs": [-0.1]},
-    "llm_call_count": 1,
-    "extra": {"any": ["thing"]},
-}
-SUBAGENT = {**trajectory(ASKED), "trajectory_id": "t2"}
-
-
 def taken(raw: bytes, *, sums: bool = False) -> Any:
-    """What is stored of a document that an agent wrote."""
+    """Return the stored form of an agent's document."""
     assert find_problems(io.BytesIO(raw)) == []
     read = AgentDocument(io.BytesIO(raw))
     writer = DocumentWriter(lambda value: value, sums=sums)
@@ -66,7 +30,7 @@ def taken(raw: bytes, *, sums: bool = False) -> Any:
 
 
 def test_whole_document() -> None:
-    """A document with every part is without problems, and is stored as it is."""
+    """A document with every part has no problems and is stored unchanged."""
     document = trajectory(ASKED, ANSWERED, session_id="s", subagent_trajectories=[SUBAGENT])
     document["final_metrics"] = {"total_prompt_tokens": 10, "total_steps": 2}
     assert list(document_problems(document)) == []
@@ -74,7 +38,7 @@ def test_whole_document() -> None:
 
 
 def test_earlier_versions_and_nulls() -> None:
-    """Documents of version 1.0 are read, and a null stands for an absent member."""
+    """Documents of version 1.0 are read, and null means an absent member."""
     document = trajectory({**ASKED, "extra": None, "metrics": None}, notes=None)
     document["schema_version"] = "ATIF-v1.0"
     assert taken(json.dumps(document, indent=2).encode()) == trajectory(ASKED)
@@ -146,10 +110,10 @@ def test_refused_document(case: str) -> None:
 
 
 def test_all_problems() -> None:
-    """All problems are listed, up to a limit, those of late steps with their numbers."""
+    """All problems are listed up to a limit, with the numbers of late steps."""
     document = trajectory(*[ASKED] * 120, {**ASKED, "mood": 1}, mood=1)
-    found = find_problems(io.BytesIO(json.dumps(document).encode()))
-    assert [problem.split(":")[0] for problem in found] == ["steps[120].mood", "mood"]
+    problems = find_problems(io.BytesIO(json.dumps(document).encode()))
+    assert [problem.split(":")[0] for problem in problems] == ["steps[120].mood", "mood"]
     many = trajectory(*[{**ASKED, "mood": 1}] * 200)
     assert len(find_problems(io.BytesIO(json.dumps(many).encode()))) == MAX_PROBLEMS
 
@@ -164,19 +128,19 @@ def test_all_problems() -> None:
     ],
 )
 def test_no_document(raw: bytes) -> None:
-    """What is no JSON object, or is cut, is a problem and nothing else."""
+    """Text that is not a JSON object, or is cut, is a problem and nothing else."""
     assert find_problems(io.BytesIO(raw))
 
 
 def test_documents_that_would_take_long() -> None:
-    """A document that is too large, too deep, or of too many members is not read to its end."""
+    """A document that is too large, deep or wide is not read to its end."""
     for raw, problem in {
         b" " * (MAX_BYTES + 1): "bytes; at most",
         b"{" + b",".join(b'"k%d":1' % n for n in range(200)): "more than 100 members",
         b'{"steps":[' + b"[" * 2_000_000: "nests deeper than 64 levels",
     }.items():
-        [found] = find_problems(io.BytesIO(raw))
-        assert problem in found
+        [only_problem] = find_problems(io.BytesIO(raw))
+        assert problem in only_problem
 
 
 def steps_of(count: int, text: str) -> Iterator[Step]:
@@ -204,7 +168,7 @@ def test_flat_memory() -> None:
 
 
 def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps beyond the limit are left out and counted; the document and its index stay valid."""
+    """Steps beyond the limit are counted, and document and index stay valid."""
     monkeypatch.setattr("labledger.trajectories.trajectory_writer.MAX_BYTES", 5000)
     monkeypatch.setattr("labledger.trajectories.trajectory_writer.MAX_INDEX", 700)
     writer = DocumentWriter(lambda value: value)
@@ -219,7 +183,7 @@ def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_index() -> None:
-    """A row of the index has a step's figures and the beginnings of what it says and calls."""
+    """An index row has a step's figures and the beginnings of its message and calls."""
     writer = DocumentWriter(lambda value: value)
     raw = json.dumps(trajectory(ASKED, ANSWERED)).encode()
     document = AgentDocument(io.BytesIO(raw))
@@ -234,7 +198,7 @@ def test_index() -> None:
 
 
 def test_totals() -> None:
-    """Where no gateway counted, sums of the steps are a claim, unknown if one is unknown."""
+    """Without a gateway, sums of the steps are a claim, unknown if one is unknown."""
     known = [ANSWERED, ANSWERED]
     without = {key: value for key, value in ANSWERED.items() if key != "metrics"}
     for steps, total in ((known, 20), ([*known, without], None)):
@@ -248,7 +212,7 @@ def test_totals() -> None:
 
 
 def test_secrets() -> None:
-    """A secret is replaced in the document, and in the index even where an excerpt cuts it."""
+    """A secret is replaced in the document and in the index, even where an excerpt cuts it."""
     secret = "s3cret-" * 20
     writer = DocumentWriter(
         lambda value: json.loads(json.dumps(value).replace(secret, "[redacted:KEY]"))

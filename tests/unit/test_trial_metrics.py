@@ -1,4 +1,4 @@
-"""The metrics of an experiment, from what a trial produced."""
+"""The metrics of an experiment, from the outputs of a trial."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ SOURCES = Sources(
 
 
 def value(sources: Sources = SOURCES, **definition: Any) -> Any:
-    found = compute_metrics([MetricDefinition.from_json({"id": "m"} | definition)], sources)
-    assert all((m.metric_id, m.source) == ("m", definition["from"]) for m in found)
-    return found[0].value if found else None
+    values = compute_metrics([MetricDefinition.from_json({"id": "m"} | definition)], sources)
+    assert all((m.metric_id, m.source) == ("m", definition["from"]) for m in values)
+    return values[0].value if values else None
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def value(sources: Sources = SOURCES, **definition: Any) -> Any:
     ],
 )
 def test_values(definition: dict[str, Any], expected: object) -> None:
-    """Each source and aggregate gives its value, and nothing where nothing is."""
-    found = value(**definition)
-    assert found == expected
-    assert type(found) is type(expected)
+    """Each source and aggregate gives its value, or none without input."""
+    metric = value(**definition)
+    assert metric == expected
+    assert type(metric) is type(expected)
 
 
 def test_nothing_to_take_from() -> None:
-    """A trial without result, score and events has no such metrics, but counts of 0."""
+    """A trial without result, score and events has counts of 0 and no other metrics."""
     bare = Sources(None, None, (), {}, 5)
     assert value(bare, **{"from": "result", "pointer": "/a"}) is None
     assert value(bare, **{"from": "score", "pointer": "/a"}) is None
@@ -96,13 +96,13 @@ def test_sums_that_do_not_fit(numbers: list[Any], expected: object) -> None:
     """A sum beyond 64 bits is a double, and one beyond a double is no metric."""
     events = tuple(Event(i, None, {"n": n}) for i, n in enumerate(numbers))
     sources = Sources(None, None, events, {}, 0)
-    found = value(sources, **{"from": "events", "aggregate": "sum", "field": "n"})
-    assert found == expected
-    assert found is None or math.isfinite(found)
+    metric = value(sources, **{"from": "events", "aggregate": "sum", "field": "n"})
+    assert metric == expected
+    assert metric is None or math.isfinite(metric)
 
 
 def test_definitions_keep_their_order() -> None:
-    """Metrics come in the order that they were asked for, without those that are not there."""
+    """Metrics come in the requested order, without the missing ones."""
     definitions = [
         {"id": "z", "from": "runner", "field": "total_ms"},
         {"id": "gone", "from": "runner", "field": "setup_ms"},
@@ -115,7 +115,7 @@ def test_definitions_keep_their_order() -> None:
 
 
 def test_pointers_and_fields() -> None:
-    """A JSON pointer is read as RFC 6901 has it; a dotted field goes through objects alone."""
+    """A JSON pointer follows RFC 6901, and a dotted field goes through objects only."""
     document = {"a/b": {"~": [10, {"": 1}]}, "0": "zero"}
     assert value_at_pointer(document, "/a~1b/~0/1/") == 1
     assert value_at_pointer(document, "/0") == "zero"

@@ -9,9 +9,11 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.ledger.rows import slot_rows
+from labledger.records import json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import Stamp
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.records.resource_use import NUMBERS, ResourceUse
 
 STAMP_FIELDS = {"schema_version", "schedule_idx", "slot_commit_id", "row_seq", "ts", "ids"}
 
@@ -35,7 +37,8 @@ def record_of(result: AttemptResult) -> str:
 
 
 def test_a_record_makes_its_rows_again(result: AttemptResult) -> None:
-    """Every column of both rows is in the record, so that the record makes the same rows."""
+    """The record holds every column of both rows, and makes the same rows again."""
+    result = replace(result, resource_use=ResourceUse(1, 2))
     record = json.loads(record_of(result))
     row = slot_rows.trial_row(1, result)
     assert slot_rows.trial_row_of_record(1, 1, record) == row
@@ -45,19 +48,24 @@ def test_a_record_makes_its_rows_again(result: AttemptResult) -> None:
     assert record["phases"]["setup"] is None
 
 
-@pytest.mark.parametrize("outcome", [None, "success"])
-def test_a_field_that_came_later(
-    result: AttemptResult, monkeypatch: pytest.MonkeyPatch, outcome: str | None
+@pytest.mark.parametrize("number", [None, 0, 2**63 - 1])
+def test_a_number_that_is_not_known_is_in_no_record(
+    result: AttemptResult, number: int | None
 ) -> None:
-    """An optional column that is null is not in the record, as in those of earlier versions."""
+    """A trial and its attempts have a number only if it is known, also if it is 0."""
     before = json.loads(record_of(result))
-    monkeypatch.setattr(slot_rows, "OPTIONAL", ("outcome",))
-    result = replace(result, outcome=outcome)
+    assert not {*NUMBERS} & {*before, *before["attempts"][0]}
+    result = replace(result, resource_use=ResourceUse(block_write_bytes=number))
     record = json.loads(record_of(result))
-    assert record == ({**before, "outcome": outcome} if outcome else _without(before, "outcome"))
+    known = {} if number is None else {"block_write_bytes": number}
+    attempts = [before["attempts"][0] | known]
+    assert record == before | known | {"attempts": attempts}
+    json_schemas.require_valid(record, "trial_record_v1")
     assert slot_rows.trial_row_of_record(1, 1, record) == slot_rows.trial_row(1, result)
-    with pytest.raises(KeyError, match="message"):
-        slot_rows.trial_row_of_record(1, 1, _without(record, "message"))
+    assert slot_rows.attempt_rows_of_record(1, 1, record) == [slot_rows.attempt_row(1, result)]
+    for name in ("message", "duration_ms"):
+        with pytest.raises(KeyError, match=name):
+            slot_rows.trial_row_of_record(1, 1, _without(record, name))
 
 
 def _without(record: dict[str, object], name: str) -> dict[str, object]:

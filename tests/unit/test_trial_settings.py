@@ -15,7 +15,8 @@ from labledger.experiment.experiment_differences import differences
 from labledger.experiment.grading_settings import Sealing
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.runtime_sections import Resources, Runtime
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Runtime
 from labledger.experiment.task_row import Task, is_certainly_valid
 from labledger.experiment.trial_settings import TrialSettings
 from labledger.records import JsonObject, canonical_json
@@ -54,14 +55,14 @@ def said(problems: list[Any]) -> list[tuple[str, int | None, str | None, str]]:
 
 
 def test_every_key_of_a_task(folder: Folder) -> None:
-    """A task overrides each key; what it leaves out stays as the experiment has it."""
+    """A task overrides each key, and keeps the experiment's other keys."""
     folder.data["runtime"] |= {"env": {"A": "experiment", "Z": "$mode"}, "user": "root"}
     folder.tasks([{"id": "plain"}, {"id": "own", "runtime": EVERY}])
-    plain, own = settings_of(folder.resolve())
+    plain, overridden = settings_of(folder.resolve())
     assert plain.runtime == Runtime(
         image="python:3", user="root", env={"A": "experiment", "Z": "ref"}
     )
-    assert own.runtime == Runtime(
+    assert overridden.runtime == Runtime(
         image="own:1",
         user="0",
         network="full",
@@ -74,21 +75,21 @@ def test_every_key_of_a_task(folder: Folder) -> None:
 
 
 def test_every_key_of_a_phase(folder: Folder) -> None:
-    """Commands are replaced whole, environments name by name; a phase's own names win."""
+    """Commands are replaced whole, environments by name, and a phase's own names win."""
     folder.data["runtime"] |= {"env": {"N": "of all phases"}}
     folder.tasks([{"id": "own", "runtime": EVERY}])
-    (own,) = settings_of(folder.resolve())
-    assert own.phases["agent"].command == ("go", "1")
-    assert own.phase("agent").env == {
+    (settings,) = settings_of(folder.resolve())
+    assert settings.phases["agent"].command == ("go", "1")
+    assert settings.phase("agent").env == {
         "A": "task",
         "B": "ref",
         "N": "3",
         "API": "${TOKEN}",
         "C": "3",
     }
-    assert own.phase("setup").env == {"A": "task", "B": "ref", "N": "of all phases", "D": "1"}
-    assert own.phase("grader").env == {"A": "task", "B": "ref", "N": "of all phases"}
-    assert [own.timeout_s(name) for name in ("setup", "agent", "grader")] == [6, 5, 120]
+    assert settings.phase("setup").env == {"A": "task", "B": "ref", "N": "of all phases", "D": "1"}
+    assert settings.phase("grader").env == {"A": "task", "B": "ref", "N": "of all phases"}
+    assert [settings.timeout_s(name) for name in ("setup", "agent", "grader")] == [6, 5, 120]
 
 
 @pytest.mark.parametrize("key", sorted(EVERY))
@@ -120,7 +121,7 @@ def test_one_key_at_a_time(folder: Folder, key: str) -> None:
 
 
 def test_the_task_comes_last(folder: Folder) -> None:
-    """Each of experiment, variant and task may set a part of one section."""
+    """Experiment, variant and task may each set a part of one section."""
     folder.data["runtime"]["resources"] = {"cpus": 3, "memory": "300m", "pids": 30}
     folder.data["runtime"]["agent"]["timeout_s"] = 30
     variant(folder, {"resources": {"memory": "200m", "pids": 20}, "agent": {"timeout_s": 20}})
@@ -133,7 +134,7 @@ def test_the_task_comes_last(folder: Folder) -> None:
 
 
 def test_limits_can_be_lifted_and_set(folder: Folder) -> None:
-    """`unlimited` removes a limit at each level, and a level below can set it again."""
+    """`unlimited` removes a limit at each level, and a lower level can set it again."""
     words = ("cpus", "memory", "pids", "storage")
     folder.data["runtime"]["resources"] = dict.fromkeys(words, "unlimited")
     variant(folder, {"resources": {"memory": "1g", "pids": 100}})
@@ -141,19 +142,19 @@ def test_limits_can_be_lifted_and_set(folder: Folder) -> None:
     folder.tasks([{"id": "plain"}, {"id": "own", **lifted}])
     resolved = folder.resolve()
     assert resolved.plan.runtime.resources == Resources(None, None, None)
-    plain, own = (each.runtime.resources for each in settings_of(resolved, "empty"))
-    assert (plain, own) == (Resources(None, 1 << 30, 100), Resources(2, 1 << 30, None))
+    plain, overridden = (settings.runtime.resources for settings in settings_of(resolved, "empty"))
+    assert (plain, overridden) == (Resources(None, 1 << 30, 100), Resources(2, 1 << 30, None))
     stored = json.loads(canonical_json.dumps(resolved.document))
     assert ExperimentPlan.of_document(stored) == resolved.plan
     none = {"resources": Resources(None, None, None).as_json()}
     trials = Trials(folder.path, {"labledger/busybox:1": "sha256:1"})
-    host = container_config(trials.spec(runtime=none))["HostConfig"]
+    host = container_config(trials.spec(runtime=none).container)["HostConfig"]
     limits = ("Memory", "MemorySwap", "NanoCpus", "PidsLimit")
     assert [host[name] for name in limits] == [0, 0, 0, 0]
 
 
 def test_setup_can_be_switched_off_and_on(folder: Folder) -> None:
-    """`setup: null` of a variant or a task; a later command brings one back."""
+    """A variant or task disables setup with `setup: null`, and a later command restores it."""
     folder.data["runtime"]["setup"] = {"command": ["make"], "timeout_s": 9}
     variant(folder, {"setup": None})
     again = {"setup": {"command": ["again"]}}
@@ -161,9 +162,9 @@ def test_setup_can_be_switched_off_and_on(folder: Folder) -> None:
         [{"id": "a"}, {"id": "b", "runtime": {"setup": None}}, {"id": "c", "runtime": again}]
     )
     resolved = folder.resolve()
-    assert ["setup" in each.phases for each in settings_of(resolved)] == [True, False, True]
+    assert ["setup" in settings.phases for settings in settings_of(resolved)] == [True, False, True]
     assert settings_of(resolved)[2].timeout_s("setup") == 9
-    assert ["setup" in each.phases for each in settings_of(resolved, "empty")] == [
+    assert ["setup" in settings.phases for settings in settings_of(resolved, "empty")] == [
         False,
         False,
         True,
@@ -172,11 +173,11 @@ def test_setup_can_be_switched_off_and_on(folder: Folder) -> None:
 
 
 def test_files_of_a_variant(folder: Folder) -> None:
-    """They are staged with the experiment's, and words of commands find them, a task's too."""
+    """They are staged with the experiment's files, and commands of variant and task find them."""
     folder.write("other.py", "print('other')\n")
     variant(folder, {"agent": {"command": ["python3", "other.py"], "files": ["other.py"]}})
-    own = {"agent": {"command": ["python3", "agent.py", "$mode"]}}
-    folder.tasks([{"id": "a"}, {"id": "b", "runtime": own}])
+    variant_settings = {"agent": {"command": ["python3", "agent.py", "$mode"]}}
+    folder.tasks([{"id": "a"}, {"id": "b", "runtime": variant_settings}])
     resolved = folder.resolve()
     assert [file.name for file in resolved.plan.files["agent"]] == ["agent.py", "other.py"]
     plain, of_task = settings_of(resolved, "empty")
@@ -187,7 +188,7 @@ def test_files_of_a_variant(folder: Folder) -> None:
 
 
 def test_stored_form(folder: Folder) -> None:
-    """Old forms have no new key; new ones are read as they were written."""
+    """Old forms have no new key, and new forms are read as written."""
     resolved = folder.resolve()
     assert canonical_json.digest(resolved.document) == OLD_DOCUMENT
     assert resolved.dataset.digest == OLD_TASKS
@@ -208,12 +209,12 @@ def test_stored_form(folder: Folder) -> None:
 
 OLD_DOCUMENT = "a2e370f981cc0213df28801150aa786d673f03c2dffcfac94aea092cd6022486"
 OLD_TASKS = "ff7ba4768122d2732b7ff51c58b68d505422a981d070a7b74eee7e8329a4a8aa"
-"""What the version before settings by variant and task made of the same files."""
+"""The digests of the same files by the version before settings by variant and task."""
 
 
 def test_names_of_tasks_are_needed(folder: Folder) -> None:
-    """Bindings of the variant are known; each other name is asked for at its first line."""
-    own = {
+    """Bindings of the variant are known, and each other name is requested at its first line."""
+    overrides = {
         "env": {"E": "$mode $FROM_ENV"},
         "agent": {"command": ["go", "$n", "$FROM_COMMAND", "$WORKSPACE"]},
         "setup": {"command": ["x"], "env": {"V": "$only"}},
@@ -221,7 +222,9 @@ def test_names_of_tasks_are_needed(folder: Folder) -> None:
     folder.data["baseline"]["bindings"]["only"] = 1
     folder.data["runtime"]["env"] = {"ALL": "$OF_ALL"}
     variant(folder, {"env": {"ALL": "$OF_VARIANT"}})
-    folder.tasks([{"id": "a"}, {"id": "b", "runtime": own}, {"id": "c", "runtime": own}])
+    folder.tasks(
+        [{"id": "a"}, {"id": "b", "runtime": overrides}, {"id": "c", "runtime": overrides}]
+    )
     resolved = folder.resolve()
     names = {"FROM_ENV", "FROM_COMMAND", "only", "OF_ALL", "OF_VARIANT", "KEY", "TOKEN"}
     assert set(resolved.plan.environment) == names
@@ -240,11 +243,11 @@ def test_names_of_tasks_are_needed(folder: Folder) -> None:
 
 
 def test_names_in_a_variants_command(folder: Folder) -> None:
-    """They are reported in the variant's own section."""
+    """Problems are reported in the variant's own section."""
     variant(folder, {"agent": {"command": ["go", "$ABSENT"], "env": {"X": "$MISSING"}}})
     fields = {p.field for p in folder.resolve().missing_names({"KEY", "TOKEN"})}
-    own = "variant_plan[0].runtime.agent"
-    assert fields == {f"{own}.command[1]", f"{own}.env.X"}
+    field = "variant_plan[0].runtime.agent"
+    assert fields == {f"{field}.command[1]", f"{field}.env.X"}
 
 
 @pytest.mark.parametrize(
@@ -280,7 +283,7 @@ def test_names_in_a_variants_command(folder: Folder) -> None:
     ],
 )
 def test_problems_of_tasks(folder: Folder, row: JsonObject, field: str, message: str) -> None:
-    """Each is refused with its line and field before a run exists."""
+    """Each problem is refused with its line and field before a run exists."""
     folder.tasks([{"id": "fine"}, {"id": "wrong", **row}])
     ((file, line, at, text),) = said(folder.task_problems())
     assert (file, line, at) == ("tasks.jsonl", 2, field)
@@ -302,7 +305,7 @@ def test_problems_of_tasks(folder: Folder, row: JsonObject, field: str, message:
 def test_problems_of_variants(
     folder: Folder, runtime: JsonObject, field: str, message: str
 ) -> None:
-    """Each is refused at its line in the variant's section."""
+    """Each problem is refused at its line in the variant's section."""
     folder.data["runtime"]["user"] = 1000
     variant(folder, runtime)
     ((_, line, at, text),) = said(folder.problems())
@@ -315,14 +318,14 @@ def test_problems_of_variants(
 
 
 def test_same_in_both_forms(folder: Folder) -> None:
-    """The short forms may repeat what `runtime` says."""
+    """The short forms may repeat values of `runtime`."""
     row = {"image": "a", "timeout_s": 5, "runtime": {"image": "a", "agent": {"timeout_s": 5.0}}}
     folder.tasks([{"id": "both", **row}])
     assert folder.resolve().images == ("a",)
 
 
 def test_images_of_variants_and_tasks(folder: Folder) -> None:
-    """Each image that a trial runs in, once; a variant without one needs tasks that name theirs."""
+    """Each image of a trial is listed once, and a variant without one needs tasks with images."""
     variant(folder, {"image": "of-variant"})
     folder.tasks([{"id": "a"}, {"id": "b", "runtime": {"image": "of-task"}}])
     assert folder.resolve().images == ("of-task", "of-variant", "python:3")
@@ -333,14 +336,14 @@ def test_images_of_variants_and_tasks(folder: Folder) -> None:
 
 
 def test_sealing_follows_the_user_of_each_trial(folder: Folder) -> None:
-    """Where the agent has a user of its own it cannot read; elsewhere the files come later."""
+    """If the agent's user cannot read the files, they are there; otherwise they come later."""
     folder.data["benchmark"]["grader"]["sealed"] = True
     folder.tasks([{"id": "a"}, {"id": "b", "runtime": {"agent": {"user": "agent"}}}])
     assert folder.resolve().sealings == [Sealing.AFTER_AGENT, Sealing.UNREADABLE]
 
 
 def test_changes_are_said(folder: Folder) -> None:
-    """A resumed run is refused for each setting that has changed."""
+    """A resume is refused for each changed setting."""
     variant(folder, {"image": "first", "resources": {"gpus": 1}})
     folder.tasks([{"id": "own", "runtime": {"network": "full"}}])
     before = folder.resolve()
@@ -360,23 +363,23 @@ def test_changes_are_said(folder: Folder) -> None:
 
 @pytest.mark.parametrize("row", [{"image": "other"}, {"runtime": {"image": "other"}}])
 def test_a_trial_has_the_image_of_its_task(tmp_path: Path, row: JsonObject) -> None:
-    """In either form it is the container's image, and the container is told of it."""
+    """In either form, the container runs the task's image and gets its name."""
     spec = Trials(tmp_path, {"other": "sha256:2"}).spec(task=row)
-    assert (spec.image_ref, spec.image_id) == ("other", "sha256:2")
-    assert contract_variables(spec)["AGENTLAB_TASK_IMAGE"] == "other"
-    assert container_config(spec)["Image"] == "sha256:2"
+    assert (spec.container.image_ref, spec.container.image_id) == ("other", "sha256:2")
+    assert contract_variables(spec.container)["AGENTLAB_TASK_IMAGE"] == "other"
+    assert container_config(spec.container)["Image"] == "sha256:2"
 
 
 def test_storage_and_gpus_in_a_container(tmp_path: Path) -> None:
-    """The engine gets a size for the container's own files, and a request for GPUs."""
+    """The engine gets a size limit for the container's files, and a request for GPUs."""
     trials = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"})
     task: JsonObject = {"runtime": {"resources": {"storage_bytes": 1 << 30, "gpus": 2}}}
-    host = container_config(trials.spec(task=task))["HostConfig"]
+    host = container_config(trials.spec(task=task).container)["HostConfig"]
     assert host["StorageOpt"] == {"size": "1073741824"}
     assert host["DeviceRequests"] == [{"Count": 2, "Capabilities": [["gpu"]]}]
     task["runtime"]["resources"] = {"gpus": "all"}
-    host = container_config(trials.spec(task=task))["HostConfig"]
+    host = container_config(trials.spec(task=task).container)["HostConfig"]
     assert host["DeviceRequests"][0]["Count"] == -1
     task["runtime"]["resources"] = {"gpus": 0}
-    host = container_config(trials.spec(task=task))["HostConfig"]
+    host = container_config(trials.spec(task=task).container)["HostConfig"]
     assert not host.keys() & {"StorageOpt", "DeviceRequests"}

@@ -1,4 +1,4 @@
-"""What trials store of what their agents did: where it comes from, and what never stops a trial."""
+"""The trajectories that trials store: their sources, and failures that never stop a trial."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from left_files import leave_files, trials_without_engine
+from sample_trajectories import ANSWERED, ASKED, LOGS, trajectory
 from sample_trials import Trials, predicts, prepare_trial_folder, problems, scores, script
-from test_agent_logs import LOGS
-from test_trajectory_format import ANSWERED, ASKED, trajectory
 
 from labledger.gateway.messages.canonical_requests import CanonicalRequest
 from labledger.gateway.messages.recordings import Recording
@@ -54,7 +53,7 @@ def trials(tmp_path: Path) -> Trials:
 
 
 def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
-    """The result of a trial whose agent runs a shell text."""
+    """Return the result of a trial whose agent runs a shell text."""
     text = f"{agent}\n{predicts()}"
     return leave_files(trials.spec(script(text), script(scores()), **settings))
 
@@ -62,18 +61,18 @@ def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
 def collected(
     spec: AttemptSpec, agent: LoggedAgent, counted: FinalMetrics | None = None
 ) -> EvidenceCollector:
-    evidence = EvidenceCollector(trial_outputs(spec), redactor_for(spec))
+    evidence = EvidenceCollector(trial_outputs(spec.container), redactor_for(spec.container))
     collect_trajectory(evidence, agent, counted)
     return evidence
 
 
 def document(evidence: EvidenceCollector) -> dict[str, Any]:
-    """The stored document, which has no problems."""
+    """Return the stored document, which has no problems."""
     digest = digest_of(evidence.references["trajectory"])
     content = evidence.artifacts[digest].content or evidence.outputs.store.path(digest).read_bytes()
-    found: dict[str, Any] = json.loads(content)
-    assert list(document_problems(found)) == []
-    return found
+    trajectory_document: dict[str, Any] = json.loads(content)
+    assert list(document_problems(trajectory_document)) == []
+    return trajectory_document
 
 
 def write_calls(folder: Path, *calls: ModelCall) -> None:
@@ -101,7 +100,7 @@ def call(number: int, usage: Usage, **more: Any) -> ModelCall:
 
 
 def test_left_by_the_agent(trials: Trials) -> None:
-    """A trajectory in the agent's output is stored as it is, with the index that views read."""
+    """A trajectory in the agent's output is stored unchanged, with the index for views."""
     written = json.dumps(trajectory(ASKED, ANSWERED, notes="mine"), indent=1)
     result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{written}\nEND")
     assert result.status is SlotStatus.COMPLETED
@@ -114,14 +113,14 @@ def test_left_by_the_agent(trials: Trials) -> None:
 
 
 def test_wrong_document(trials: Trials) -> None:
-    """One with problems is not stored, all of them are listed, and the trial is as without it."""
+    """An invalid document is not stored, its problems are listed, and the trial is unaffected."""
     wrong = json.dumps(trajectory({**ASKED, "mood": 1}, {**ASKED, "source": "nobody"}))
     result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{wrong}\nEND")
     assert (result.status, result.verdict) == (SlotStatus.COMPLETED, "pass")
     assert "trajectory" not in result.evidence[0]["evidence"]
-    found = problems(result)["trajectory"]
-    assert "steps[0].mood: unknown key" in found
-    assert "steps[1].source: found" in found
+    problem = problems(result)["trajectory"]
+    assert "steps[0].mood: unknown key" in problem
+    assert "steps[1].source: found" in problem
 
 
 HOSTILE = {
@@ -140,7 +139,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_file(trials: Trials, case: str) -> None:
-    """What is no plain file with a document is a problem, and never fails a trial."""
+    """A path that is not a plain file with a document is a problem, and never fails a trial."""
     result = graded(trials, HOSTILE[case])
     assert (result.status, result.verdict) == (SlotStatus.COMPLETED, "pass")
     assert "trajectory" not in result.evidence[0]["evidence"]
@@ -159,43 +158,45 @@ def test_secrets(trials: Trials) -> None:
 
 
 def test_output_folder(trials: Trials) -> None:
-    """A trajectory in an output folder of the agent is found, as Harbor's agents leave it."""
+    """A trajectory in an output folder, where Harbor's agents leave it, is found."""
     spec = trials.spec(
         script("exit 0"),
         script(scores()),
         runtime={"outputs": [{"path": "/logs/agent", "phase": "agent"}]},
     )
     prepare_trial_folder(spec)
-    (spec.folder / "outputs/0/trajectory.json").write_text(json.dumps(trajectory(ASKED)), "utf-8")
+    (spec.container.folder / "outputs/0/trajectory.json").write_text(
+        json.dumps(trajectory(ASKED)), "utf-8"
+    )
     assert document(collected(spec, LoggedAgent()))["steps"][0]["message"] == ASKED["message"]
 
 
 @pytest.fixture
 def spec(trials: Trials) -> AttemptSpec:
-    """A trial whose folder is prepared, and whose agent printed a log of Claude Code."""
+    """A prepared trial whose agent printed a log of Claude Code."""
     spec = trials.spec(script("exit 0"), script(scores()))
     prepare_trial_folder(spec)
-    (spec.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
     log = LOGS["claude-code.stream"].read_bytes()
-    (spec.folder / "state" / "agent.stdout").write_bytes(log)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(log)
     return spec
 
 
 def test_log_of_a_profile(spec: AttemptSpec) -> None:
-    """An agent's own log becomes the trajectory, with the agent, its figures and its session."""
+    """An agent's own log becomes the trajectory, with agent, figures and session."""
     evidence = collected(spec, CLAUDE)
-    found = document(evidence)
+    trajectory_document = document(evidence)
     assert evidence.ext["trajectory"] == {"origin": "agent_log", "steps": 3}
-    assert found["agent"]["name"] == "claude-code"
-    assert found["agent"]["version"] == "2.1.197"
-    final = found["final_metrics"]
+    assert trajectory_document["agent"]["name"] == "claude-code"
+    assert trajectory_document["agent"]["version"] == "2.1.197"
+    final = trajectory_document["final_metrics"]
     assert final["extra"]["claimed"]["total_cost_usd"] == 0.005985
     assert "total_cost_usd" not in final
     assert final["total_steps"] == 3
 
 
 def test_usage_of_the_gateway(spec: AttemptSpec) -> None:
-    """A step of a log has the usage that the gateway counted for its call."""
+    """A step of a log has the gateway's usage for its call."""
     usages = [
         Usage(1200, 300, output=40),
         Usage(7, output=1),
@@ -203,7 +204,7 @@ def test_usage_of_the_gateway(spec: AttemptSpec) -> None:
         Usage(90, 1600, output=5),
     ]
     calls = [call(number, usage) for number, usage in enumerate(usages, 1)]
-    write_calls(spec.folder, *calls)
+    write_calls(spec.container.folder, *calls)
     steps = document(collected(spec, CLAUDE))["steps"]
     assert [step["metrics"]["completion_tokens"] for step in steps] == [40, 12, 5]
     assert [step["extra"]["call"] for step in steps] == [1, 3, 4]
@@ -214,17 +215,17 @@ PRICES = PriceTable((ModelPrice("anthropic", "m", input=3_000_000, output=15_000
 
 @pytest.mark.parametrize("origin", ["agent_log", "agent", "gateway"])
 def test_totals_are_the_gateways(spec: AttemptSpec, origin: str) -> None:
-    """Whatever the agent says of the whole is a claim beside what the gateway counted."""
+    """The agent's totals are a claim beside the gateway's counts."""
     agent = CLAUDE
     if origin == "agent":
         claims = {"total_cost_usd": 0.0, "total_prompt_tokens": 1}
         written = trajectory(ASKED, ANSWERED) | {"final_metrics": claims}
-        (spec.folder / "out" / "trajectory.json").write_text(json.dumps(written), "utf-8")
+        (spec.container.folder / "out" / "trajectory.json").write_text(json.dumps(written), "utf-8")
         agent = LoggedAgent()
     calls = [call(1, Usage(1000, 300, output=40)), call(2, Usage(7, output=1))]
-    write_calls(spec.folder, *calls)
+    write_calls(spec.container.folder, *calls)
     if origin == "gateway":
-        record(spec.folder, 1, "Hello.")
+        record(spec.container.folder, 1, "Hello.")
     evidence = collected(spec, agent, counted_totals(calls, PRICES))
     assert evidence.ext["trajectory"]["origin"] == origin
     final = document(evidence)["final_metrics"]
@@ -248,15 +249,15 @@ def test_totals_of_unknown_calls_are_unknown() -> None:
 
 @pytest.mark.parametrize("earlier", [False, True], ids=("now", "by an earlier version"))
 def test_cut_log(trials: Trials, *, earlier: bool) -> None:
-    """The steps before the cut of a log are stored, and evidence and document name the cut."""
+    """The steps before the cut are stored, and evidence and document name the cut."""
     content = LOGS["claude-code.stream"].read_bytes()
     limit = len(content) - 2000
     agent = replace(CLAUDE, max_log_bytes=limit, max_stdout_bytes=limit + 50_000 * earlier)
     spec = trials.spec(script("exit 0"), script(scores()), runtime={"max_log_bytes": limit})
     prepare_trial_folder(spec)
-    (spec.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
     log = (content + b" " * 50_000)[: kept_size(limit) if earlier else limit + 100]
-    (spec.folder / "state" / "agent.stdout").write_bytes(log)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(log)
     evidence = collected(spec, agent)
     [cut] = evidence.ext["trajectory"]["cuts"]
     assert cut == f"the agent printed more than {limit:,} bytes, and the rest is lost"
@@ -267,10 +268,10 @@ def test_cut_log(trials: Trials, *, earlier: bool) -> None:
 
 
 def test_whole_log(trials: Trials, spec: AttemptSpec) -> None:
-    """A log that exceeds the stored output, but not the kept output, is whole."""
+    """A log beyond the stored limit, but within the kept limit, is read whole."""
     content = LOGS["claude-code.stream"].read_bytes()
-    (spec.folder / "state").mkdir(exist_ok=True)
-    (spec.folder / "state" / "agent.stdout").write_bytes(content)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(content)
     agent = replace(CLAUDE, max_log_bytes=100, max_stdout_bytes=len(content))
     evidence = collected(spec, agent)
     assert "cuts" not in evidence.ext["trajectory"]
@@ -278,18 +279,18 @@ def test_whole_log(trials: Trials, spec: AttemptSpec) -> None:
 
 
 def test_whole_log_of_the_size_of_a_cut_one(spec: AttemptSpec) -> None:
-    """A log that ends with a line is whole, even if earlier versions cut logs at its size."""
+    """A log that ends with a line is whole, even at the size where earlier versions cut logs."""
     content = LOGS["claude-code.stream"].read_bytes()
-    (spec.folder / "state").mkdir(exist_ok=True)
+    (spec.container.folder / "state").mkdir(exist_ok=True)
     limit = len(content)
     padding = b" " * (kept_size(limit) - limit - 1) + b"\n"
-    (spec.folder / "state" / "agent.stdout").write_bytes(content + padding)
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(content + padding)
     evidence = collected(spec, replace(CLAUDE, max_log_bytes=limit, max_stdout_bytes=1 << 20))
     assert "cuts" not in evidence.ext["trajectory"]
 
 
 def test_document_of_too_many_steps(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first steps of an endless document are stored, with any content in the others."""
+    """The first steps of an endless document are stored, whatever the others contain."""
     for module in (agent_document, trajectory_writer):
         monkeypatch.setattr(module, "MAX_STEPS", 120)
     steps = [{**ASKED, "step_id": number} for number in range(1, 1001)] + [{"no": "step"}]
@@ -304,7 +305,7 @@ def test_document_of_too_many_steps(trials: Trials, monkeypatch: pytest.MonkeyPa
 
 
 def test_huge_amounts(trials: Trials) -> None:
-    """A cost of 1e300 that an agent claims is stored so that it can be read again."""
+    """A claimed cost of 1e300 is stored and can be read again."""
     claimed = {**ANSWERED, "metrics": {"cost_usd": 1e300, "prompt_tokens": 2**63 - 1}}
     written = json.dumps(trajectory(ASKED, claimed, final_metrics={"total_cost_usd": 1e300}))
     result = graded(trials, f"cat > ../out/trajectory.json <<'END'\n{written}\nEND")
@@ -315,12 +316,12 @@ def test_huge_amounts(trials: Trials) -> None:
 
 
 def test_log_in_a_file(spec: AttemptSpec) -> None:
-    """A log is read from a file in the agent's output, and from nowhere else."""
-    inside = spec.folder / "out" / "agent"
+    """A log is read only from the named file in the agent's output."""
+    inside = spec.container.folder / "out" / "agent"
     inside.mkdir(parents=True)
     content = LOGS["mini-swe-agent.trajectory"].read_bytes()
     (inside / "mini.traj.json").write_bytes(content)
-    (spec.folder / "mini.traj.json").write_bytes(content)
+    (spec.container.folder / "mini.traj.json").write_bytes(content)
     for path, there in [
         ("/agentlab/out/agent/mini.traj.json", True),
         ("/agentlab/out/../mini.traj.json", False),
@@ -333,9 +334,9 @@ def test_log_in_a_file(spec: AttemptSpec) -> None:
 
 
 def test_record_of_the_gateway(spec: AttemptSpec) -> None:
-    """What the gateway recorded comes before the agent's own log, with its own names and times."""
-    write_calls(spec.folder, call(1, Usage(10, output=3), status=200, model_served="m-1"))
-    record(spec.folder, 1, "Good morning.", {"<time 1>": "2026-01-31"})
+    """The gateway's record wins over the agent's log, with its own names and times."""
+    write_calls(spec.container.folder, call(1, Usage(10, output=3), status=200, model_served="m-1"))
+    record(spec.container.folder, 1, "Good morning.", {"<time 1>": "2026-01-31"})
     evidence = collected(spec, CLAUDE)
     assert evidence.ext["trajectory"] == {"origin": "gateway", "steps": 2}
     asked, answered = document(evidence)["steps"]
@@ -346,10 +347,10 @@ def test_record_of_the_gateway(spec: AttemptSpec) -> None:
 
 
 def test_broken_record(spec: AttemptSpec) -> None:
-    """A record that cannot be read is said, and the agent's log is taken instead."""
-    (spec.folder / RECORD).mkdir(parents=True)
-    (spec.folder / RECORD / "000001.json").write_bytes(b"{")
-    record(spec.folder, 2, "of a call that the journal does not have")
+    """An unreadable record is reported, and the agent's log is used instead."""
+    (spec.container.folder / RECORD).mkdir(parents=True)
+    (spec.container.folder / RECORD / "000001.json").write_bytes(b"{")
+    record(spec.container.folder, 2, "of a call that the journal does not have")
     evidence = collected(spec, CLAUDE)
     assert evidence.ext["trajectory"]["origin"] == "agent_log"
 
@@ -371,8 +372,10 @@ def test_defect_of_a_reader(spec: AttemptSpec, monkeypatch: pytest.MonkeyPatch) 
 def test_large_trajectory(spec: AttemptSpec) -> None:
     """A large document goes to the artifact store, and its index to the ledger."""
     steps = [{"source": "user", "message": "m" * 20_000}] * 50
-    (spec.folder / "state" / "agent.stdout").write_bytes(b"")
-    (spec.folder / "out" / "trajectory.json").write_text(json.dumps(trajectory(*steps)), "utf-8")
+    (spec.container.folder / "state" / "agent.stdout").write_bytes(b"")
+    (spec.container.folder / "out" / "trajectory.json").write_text(
+        json.dumps(trajectory(*steps)), "utf-8"
+    )
     evidence = collected(spec, CLAUDE)
     assert len(document(evidence)["steps"]) == 50
     artifact = evidence.artifacts[digest_of(evidence.references["trajectory"])]
@@ -382,9 +385,9 @@ def test_large_trajectory(spec: AttemptSpec) -> None:
 
 
 def test_huge_log(spec: AttemptSpec) -> None:
-    """A log that would take hours is not read, and its size is said."""
-    (spec.folder / "out" / "agent").mkdir(parents=True)
-    with (spec.folder / "out" / "agent" / "log.json").open("wb") as file:
+    """A log that would take hours is not read, and its size is reported."""
+    (spec.container.folder / "out" / "agent").mkdir(parents=True)
+    with (spec.container.folder / "out" / "agent" / "log.json").open("wb") as file:
         file.truncate(100 << 30)
     path = "/agentlab/out/agent/log.json"
     evidence = collected(spec, LoggedAgent("mini-swe-agent", "2.4.6", None, {"trajectory": path}))
@@ -397,7 +400,7 @@ def test_log_behind_a_link(spec: AttemptSpec, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     content = LOGS["mini-swe-agent.trajectory"].read_bytes()
     (tmp_path / "elsewhere" / "log.json").write_bytes(content)
-    (spec.folder / "out" / "agent").symlink_to(tmp_path / "elsewhere")
+    (spec.container.folder / "out" / "agent").symlink_to(tmp_path / "elsewhere")
     path = "/agentlab/out/agent/log.json"
     agent = LoggedAgent("mini-swe-agent", "2.4.6", None, {"trajectory": path})
     assert "trajectory" not in collected(spec, agent).references

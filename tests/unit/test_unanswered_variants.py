@@ -1,4 +1,4 @@
-"""Variants whose agents get no answer from a model: what stops a run, and what the ledger says."""
+"""Variants whose agents get no answer from a model: what stops a run, and what is recorded."""
 
 from __future__ import annotations
 
@@ -91,15 +91,15 @@ def add(judged: UnansweredVariants, *results: AttemptResult) -> list[str]:
 def test_calls_of_a_trial_show_whether_a_model_answered(
     calls: list[ModelCall], answer: TrialAnswer, writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """A model has answered if a call that is not free succeeded; SQL over the rows agrees."""
+    """A model has answered if a call that is not free succeeded, in Python and in SQL."""
     assert answer_of(calls) is answer
     lease = kit.begin_run(writer, resolved=GRANTS)
     numbered = [replace(call, call=number) for number, call in enumerate(calls, 1)]
-    # Another trial has calls, so that the run is not one without any.
+    # Another trial has calls, so the run has some.
     writer.commit_result(lease, trial(0, *numbered))
     writer.commit_result(lease, trial(1, kit.model_call()))
-    found = {each.variant_id: each for each in reader.model_answers(kit.RUN)}
-    counts = {name: getattr(found["base"], name) for name in ("answered", "unanswered", "silent")}
+    answers = {answer.variant_id: answer for answer in reader.model_answers(kit.RUN)}
+    counts = {name: getattr(answers["base"], name) for name in ("answered", "unanswered", "silent")}
     assert counts == {name: int(name == answer.value) for name in counts}
 
 
@@ -118,7 +118,7 @@ def test_a_run_stops_when_no_model_answers_a_variant() -> None:
 
 
 def test_one_answer_clears_a_variant_and_no_other() -> None:
-    """A variant that got an answer is not stopped for its failures, however many there are."""
+    """A variant with an answer is not stopped for any number of failures."""
     judged = judge()
     add(judged, trial(0, kit.model_call()))
     add(judged, *(trial(idx, refused()) for idx in (2, 4, 6)))
@@ -135,7 +135,7 @@ def test_a_fault_that_the_gateway_showed_stops_at_once() -> None:
 
 
 def test_credit_that_ends_in_the_middle_stops_a_run() -> None:
-    """After answers, only faults that the gateway showed count, in a row and in three attempts."""
+    """After answers, only faults that the gateway showed count, in three consecutive attempts."""
     judged = judge()
     add(judged, trial(0, kit.model_call()), trial(2, shown()), trial(4, shown()))
     add(judged, trial(6, kit.model_call()), trial(8, shown()), trial(10, shown()))
@@ -146,7 +146,7 @@ def test_credit_that_ends_in_the_middle_stops_a_run() -> None:
 
 
 def test_a_slot_that_is_refused_again_and_again_stops_a_run() -> None:
-    """Its attempts count in no limit, so that a last open slot must not be repeated for ever."""
+    """Its attempts have no limit, so a last open slot must not repeat without end."""
     judged = judge()
     add(judged, trial(0, kit.model_call()))
     add(judged, *(trial(2, shown(), attempt=attempt) for attempt in (1, 2)))
@@ -156,7 +156,7 @@ def test_a_slot_that_is_refused_again_and_again_stops_a_run() -> None:
 
 
 def test_attempts_of_one_slot_count_once() -> None:
-    """A task whose requests are always refused is no proof against its variant."""
+    """A task whose requests are always refused proves nothing about its variant."""
     judged = judge()
     add(judged, *(trial(0, refused(), attempt=attempt) for attempt in (1, 2, 3, 4)))
     assert judged.stop_message is None
@@ -172,7 +172,7 @@ def test_what_people_ended_and_silent_trials_prove_nothing() -> None:
 
 
 def test_a_user_can_have_a_run_continue() -> None:
-    """With `continue_unanswered` a run warns, and does not stop."""
+    """With `continue_unanswered`, a run warns and does not stop."""
     judged = judge(stops=False)
     warnings = add(judged, *(trial(idx, shown()) for idx in BASE_SLOTS))
     assert judged.stop_message is None
@@ -181,7 +181,7 @@ def test_a_user_can_have_a_run_continue() -> None:
 
 
 def test_the_first_trial_without_an_answer_warns() -> None:
-    """Each variant has one warning of refused calls, and one of a trial that called no model."""
+    """Each variant has one warning of refused calls, and one of a trial without a call."""
     judged = judge(stops=False)
     warnings = add(judged, trial(0, refused()), trial(2, refused()), trial(4), trial(6))
     assert [text.partition(":")[0] for text in warnings] == ["trial 0", "trial 4"]
@@ -190,7 +190,7 @@ def test_the_first_trial_without_an_answer_warns() -> None:
 
 
 def test_a_hostile_sentence_stays_on_its_line() -> None:
-    """What a provider wrote cannot move the cursor, add lines or fill the screen."""
+    """Text from a provider cannot move the cursor, add lines or fill the screen."""
     judged = judge()
     hostile = refused(model="m\u202e" * 9000, detail="a\x1b[2J\n\nfake: ok\x85" + "x" * 9000)
     [warning] = add(judged, trial(0, hostile))
@@ -199,7 +199,7 @@ def test_a_hostile_sentence_stays_on_its_line() -> None:
 
 
 def test_a_trial_in_flight_that_got_an_answer_clears_its_variant() -> None:
-    """Short trials that fail do not stop a run whose long trials get answers."""
+    """Failing short trials do not stop a run whose long trials get answers."""
     judged = judge()
     add(judged, *(trial(idx, refused()) for idx in (0, 2, 4)))
     assert judged.is_suspicious
@@ -230,7 +230,7 @@ def test_a_resume_goes_on_from_the_ledger() -> None:
 
 
 def test_a_repaired_variant_runs_on() -> None:
-    """After a stop, the first answer clears the variant for good, and so does a stored one."""
+    """The first answer after a stop clears the variant for good, and so does a stored one."""
     judged = resumed([VariantAnswers("base", 0, 9)])
     add(judged, trial(6, kit.model_call()), trial(8, refused()), trial(10, refused()))
     assert judged.stop_message is None
@@ -239,7 +239,7 @@ def test_a_repaired_variant_runs_on() -> None:
     assert judged.stop_message is None
 
 
-# -- what the ledger says
+# -- the ledger's counts
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_the_ledger_counts_trials_without_answers(
         VariantAnswers("base", 0, 2, 0, last),
         VariantAnswers("treat", 1, 0, 1),
     ]
-    assert [text for each in outcome.model_answers for text in each.sentences] == [
+    assert [text for answer in outcome.model_answers for text in answer.sentences] == [
         (
             "variant base: 2 of 2 trials called models and got no answer, and no other trial got "
             f"one; the last call: anthropic/small: status 402: {SENTENCE}"
@@ -273,15 +273,15 @@ def test_the_ledger_counts_trials_without_answers(
 
 
 def test_a_run_without_any_answer_is_no_success(outcome: RunOutcome) -> None:
-    """The exit code says that a variant was never answered, even if every trial completed."""
+    """The exit code shows that a variant was never answered, even if every trial completed."""
     assert outcome.complete
     assert not outcome.infra_errors
     assert outcome.exit_code is Exit.INCOMPLETE
 
 
 def test_status_and_report_say_so(outcome: RunOutcome, path: Path) -> None:
-    """The sentences of the end of the run are in `status`, as text and JSON, and in the report."""
-    sentences = [text for each in outcome.model_answers for text in each.sentences]
+    """`status`, JSON and report have the sentences of the run's end."""
+    sentences = [text for answer in outcome.model_answers for text in answer.sentences]
     with open_ledger(lab_dir=path.parent) as ledger:
         missing = ledger.report(kit.RUN)["missing"]
         document = ledger.state(kit.RUN).as_json()
@@ -294,7 +294,7 @@ def test_status_and_report_say_so(outcome: RunOutcome, path: Path) -> None:
 
 
 def test_a_run_without_models_says_nothing(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """Without granted models there is no key in the summary, and no query of calls."""
+    """Without granted models, the summary has no key, and no query reads calls."""
     lease = kit.begin_run(writer)
     writer.commit_result(lease, trial(0))
     assert reader.model_answers(kit.RUN) == []
@@ -312,7 +312,7 @@ def test_a_run_whose_agents_never_call_a_model_says_so(
 
 
 def test_the_summary_of_an_earlier_version_stays_valid(outcome: RunOutcome) -> None:
-    """A summary without `model_answers`, as earlier versions wrote it, is that of the run."""
+    """A summary of an earlier version, without `model_answers`, stays valid."""
     ext = {key: value for key, value in outcome.summary["ext"].items() if key != "model_answers"}
     earlier = {**outcome.summary, "ext": ext}
     assert is_summary(summary_bytes(earlier), outcome.summary)

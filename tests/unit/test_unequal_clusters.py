@@ -1,4 +1,4 @@
-"""Clusters of unequal size, values that do not vary, and numbers that are nearly 0."""
+"""Clusters of unequal size, constant values, and numbers that are nearly 0."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ SWEBENCH = (231, 75, 44, 34, 32, 22, 22, 19, 10, 8, 2, 1)
 
 
 def test_the_error_of_unequal_clusters_is_cr2_with_bell_and_mccaffreys_degrees() -> None:
-    """Against the matrices of the definition (Pustejovsky and Tipton 2018, section 2)."""
+    """The error equals the definition's matrices (Pustejovsky and Tipton 2018, section 2)."""
     names = np.repeat(np.arange(len(SWEBENCH)), SWEBENCH)
     values = np.random.default_rng(0).normal(size=len(names))
     count = len(names)
     residual = np.eye(count) - np.ones((count, count)) / count
     variance, vectors = 0.0, []
     for cluster in range(len(SWEBENCH)):
-        own = names == cluster
-        roots, bases = np.linalg.eigh(residual[np.ix_(own, own)])
-        adjusted = bases @ np.diag(1 / np.sqrt(roots)) @ bases.T @ np.ones(own.sum()) / count
-        variance += float(adjusted @ (values - values.mean())[own]) ** 2
-        vectors.append(residual[:, own] @ adjusted)
+        is_in_cluster = names == cluster
+        roots, bases = np.linalg.eigh(residual[np.ix_(is_in_cluster, is_in_cluster)])
+        adjusted = (
+            bases @ np.diag(1 / np.sqrt(roots)) @ bases.T @ np.ones(is_in_cluster.sum()) / count
+        )
+        variance += float(adjusted @ (values - values.mean())[is_in_cluster]) ** 2
+        vectors.append(residual[:, is_in_cluster] @ adjusted)
     gram = np.array(vectors) @ np.array(vectors).T
     error, least, degrees = samples.units_deviation(values, names.tolist())
     assert error == pytest.approx(math.sqrt(variance))
@@ -43,19 +45,19 @@ def test_the_error_of_unequal_clusters_is_cr2_with_bell_and_mccaffreys_degrees()
 
 
 def test_one_cluster_with_all_the_evidence_shows_nothing() -> None:
-    """Of ten repositories one gained thirty tasks, which one flip of a sign undoes: p = 1."""
+    """If one of ten repositories has all thirty gains, flipping its sign undoes them, and p = 1."""
     sizes = [40] + [6] * 9
     names = [str(n) for n in np.repeat(np.arange(10), sizes)]
     a = [(0.0,)] * 30 + [(1.0,)] * (len(names) - 30)
-    found = paired_rates.of_tasks(a, [(1.0,)] * len(names), ALL, names)
-    assert found.p == 1
-    assert found.estimate.low is not None
-    assert found.estimate.low <= 0
+    inference = paired_rates.of_tasks(a, [(1.0,)] * len(names), ALL, names)
+    assert inference.p == 1
+    assert inference.estimate.low is not None
+    assert inference.estimate.low <= 0
 
 
 @pytest.mark.parametrize("sizes", [SWEBENCH, (100, *[5] * 9)], ids=["SWE-bench", "one giant"])
 def test_unequal_clusters_seldom_show_what_is_not_there(sizes: tuple[int, ...]) -> None:
-    """A and B are each better in whole clusters, as often the one as the other."""
+    """A and B are each better in whole clusters, equally often."""
     names = np.repeat(np.arange(len(sizes)), sizes)
     chance = np.random.default_rng(7)
     alarms, draws = 0, 150
@@ -64,28 +66,28 @@ def test_unequal_clusters_seldom_show_what_is_not_there(sizes: tuple[int, ...]) 
         a, b = (
             [[float(x)] for x in (chance.random(len(names)) < 0.5 + s * ahead / 3)] for s in (-1, 1)
         )
-        found = paired_rates.of_tasks(a, b, ALL, names.astype(str).tolist())
-        low, high = found.estimate.low, found.estimate.high
+        inference = paired_rates.of_tasks(a, b, ALL, names.astype(str).tolist())
+        low, high = inference.estimate.low, inference.estimate.high
         assert low is not None
         assert high is not None
-        assert (found.p < 0.05) is not (low <= 0 <= high)
-        alarms += found.p < 0.05
+        assert (inference.p < 0.05) is not (low <= 0 <= high)
+        alarms += inference.p < 0.05
     assert alarms / draws <= 0.08  # Two standard errors above .05.
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5])
 def test_the_largest_loss_is_found(kept: int) -> None:
-    """All of Verified's tasks lost, in every repository: less variation is no less evidence."""
+    """A loss of all tasks of SWE-bench Verified is shown, although nothing varies."""
     names = [str(n) for n in np.repeat(np.arange(len(SWEBENCH)), SWEBENCH)]
     a = [(1.0,)] * 500
-    found = paired_rates.of_tasks(a, [(1.0,)] * kept + [(0.0,)] * (500 - kept), ALL, names)
-    assert found.p < 0.001
-    low, high = found.estimate.bounds or (0.0, 0.0)
-    assert low <= found.estimate.value <= high < -0.5
+    inference = paired_rates.of_tasks(a, [(1.0,)] * kept + [(0.0,)] * (500 - kept), ALL, names)
+    assert inference.p < 0.001
+    low, high = inference.estimate.bounds or (0.0, 0.0)
+    assert low <= inference.estimate.value <= high < -0.5
 
 
 def test_clusters_show_an_improvement_of_ten_points() -> None:
-    """On Verified's repositories: about seven times in ten, where the score test had six."""
+    """On Verified's repositories it is shown seven times in ten; the score test had six."""
     names = np.repeat(np.arange(len(SWEBENCH)), SWEBENCH)
     chance = np.random.default_rng(12)
     shown, draws = 0, 250
@@ -100,7 +102,7 @@ def test_clusters_show_an_improvement_of_ten_points() -> None:
 
 
 def test_what_a_design_can_show_includes_replications() -> None:
-    """Five tasks tried once, or in five clusters, show nothing; tried ten times, half can tell."""
+    """Five tasks or clusters tried once show nothing; ten trials can show half a difference."""
     assert not paired_rates.can_show([1] * 5, [1] * 5, ALL)
     assert paired_rates.can_show([10] * 5, [10] * 5, ALL)
     assert paired_rates.can_show([1] * 6, [1] * 6, ALL)
@@ -110,12 +112,12 @@ def test_what_a_design_can_show_includes_replications() -> None:
 
 
 def test_four_tasks_to_none_are_no_difference() -> None:
-    """However many tasks agree: the exact test of four to none gives .125."""
+    """The exact test of four to none gives .125, however many tasks agree."""
     for tasks in (26, 200):
         a, b = [(0.0,)] * 4 + [(1.0,)] * (tasks - 4), [(1.0,)] * tasks
-        found = paired_rates.of_tasks(a, b, ALL)
-        assert found.p == pytest.approx(0.0625)
-        assert found.estimate.low == 0
+        inference = paired_rates.of_tasks(a, b, ALL)
+        assert inference.p == pytest.approx(0.0625)
+        assert inference.estimate.low == 0
 
 
 def test_printed_figures_are_on_the_side_of_the_decision() -> None:
@@ -129,39 +131,41 @@ def test_printed_figures_are_on_the_side_of_the_decision() -> None:
 
 
 def test_rounding_is_no_difference() -> None:
-    """0.1 + 0.2 against 0.3, and values that cancel."""
+    """0.1 + 0.2 against 0.3, and values that cancel, are no difference."""
     a, b = [[0.3], [0.1, 0.2], [1.1]] * 4, [[0.1 + 0.2], [0.15], [1.1]] * 4
-    found = paired_means.of_tasks(a, b, ALL)
-    assert (found.estimate.value, found.p) == (0.0, 1.0)
+    inference = paired_means.of_tasks(a, b, ALL)
+    assert (inference.estimate.value, inference.p) == (0.0, 1.0)
     third = [[0.0, 0.0, 1.0]] * 7
     assert paired_rates.of_tasks(third, third, ALL).estimate.value == 0.0
 
 
 def test_tiny_and_huge_metrics_are_compared_alike() -> None:
-    """The answers of 1e-300 and of 1e300 are those of 1, in the metric's unit."""
+    """Values of 1e-300 and of 1e300 give the same answers as 1, in the metric's unit."""
     values = list(np.random.default_rng(2).normal(1, 1, 40))
     expected = paired_means.of_tasks([[0.0]] * 40, [[v] for v in values], ALL)
     for unit in (1e-300, 1e280):
-        found = paired_means.of_tasks([[0.0]] * 40, [[v * unit] for v in values], ALL)
-        assert found.p == pytest.approx(expected.p)
-        assert (found.estimate.low or 0) / unit == pytest.approx(expected.estimate.low)
+        inference = paired_means.of_tasks([[0.0]] * 40, [[v * unit] for v in values], ALL)
+        assert inference.p == pytest.approx(expected.p)
+        assert (inference.estimate.low or 0) / unit == pytest.approx(expected.estimate.low)
 
 
 def test_nothing_that_varies_is_no_interval_of_no_width() -> None:
-    """Equal differences of tasks, and of clusters, have none; a difference of one task has."""
+    """Equal differences of tasks or clusters have no interval; a difference of one task has."""
     for count in (8, 40):
         groups = [[2.5]] * count
         for clusters in (None, [str(n // 2) for n in range(count)]):
-            found = paired_means.of_tasks([[0.0]] * count, groups, ALL, clusters).estimate
-            assert (found.low, found.high) == (None, None)
+            estimate = paired_means.of_tasks([[0.0]] * count, groups, ALL, clusters).estimate
+            assert (estimate.low, estimate.high) == (None, None)
     varied = paired_means.of_tasks([[0.0]] * 8, [[2.5]] * 7 + [[2.6]], ALL).estimate
     assert varied.low is not None
 
 
 @thorough
 def test_what_a_suite_can_show_does_not_come_from_trials_that_all_passed() -> None:
-    """Of 20 tasks that all passed 3 times, differences as large as said are shown four times in
-    five, or more; smaller ones are not."""
+    """For 20 tasks that passed 3 times, the detectable difference is shown four times in five.
+
+    Smaller differences are shown less often.
+    """
     perfect = [[1.0] * 3] * 20
     least = planned_power.suite_detectable(perfect, perfect, ALL)
     assert least is not None
@@ -176,7 +180,7 @@ def test_what_a_suite_can_show_does_not_come_from_trials_that_all_passed() -> No
 
 
 def test_few_tasks_are_warned_of_without_seeing_the_event() -> None:
-    """An event in 5 % of tasks is missing from one of twenty samples of 58, of more in smaller."""
+    """An event in 5 % of tasks is missing from one of twenty samples of 58 tasks."""
     assert paired_means.unseen_share(58) > 0.05 > paired_means.unseen_share(59)
     assert paired_means.unseen_share(12) == pytest.approx(0.22, abs=0.01)
 

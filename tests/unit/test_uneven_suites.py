@@ -41,17 +41,17 @@ def drawn(
 def test_tasks_that_cancel_are_seldom_called_a_difference(
     rates: tuple[list[float], list[float]], trials: tuple[list[int], list[int]]
 ) -> None:
-    """The mean difference is 0: 5 % of draws may show one, whoever has how many trials."""
+    """At a mean difference of 0, at most 5 % of draws show one, whatever the trial numbers."""
     chance = np.random.default_rng(3)
     alarms, draws = 0, 400
     for _ in range(draws):
-        found = paired_rates.of_suite(*drawn(chance, rates, trials), ALL)
-        alarms += found.p < 1 - ALL
+        inference = paired_rates.of_suite(*drawn(chance, rates, trials), ALL)
+        alarms += inference.p < 1 - ALL
     assert alarms / draws <= 0.07  # Two standard errors above .05.
 
 
 def test_interval_and_p_value_of_uneven_suites_agree() -> None:
-    """The p value is small exactly where the interval does not contain 0, in both directions."""
+    """The p value is small exactly where the interval excludes 0, in both directions."""
     chance = np.random.default_rng(4)
     shown = 0
     for _ in range(300):
@@ -60,18 +60,18 @@ def test_interval_and_p_value_of_uneven_suites_agree() -> None:
         counts = tuple(chance.choice(choice, tasks).tolist() for _ in range(2))
         rates = tuple(chance.beta(0.4, 0.4, tasks).tolist() for _ in range(2))
         a, b = drawn(chance, (rates[0], rates[1]), (counts[0], counts[1]))
-        found, mirrored = paired_rates.of_suite(a, b, ALL), paired_rates.of_suite(b, a, ALL)
-        low, high = found.estimate.bounds or (0.0, 0.0)
-        assert low <= found.estimate.value <= high
-        assert (found.p < 1 - ALL) is not (low <= 0 <= high)
-        assert found.p == pytest.approx(mirrored.p, abs=1e-9)
+        inference, mirrored = paired_rates.of_suite(a, b, ALL), paired_rates.of_suite(b, a, ALL)
+        low, high = inference.estimate.bounds or (0.0, 0.0)
+        assert low <= inference.estimate.value <= high
+        assert (inference.p < 1 - ALL) is not (low <= 0 <= high)
+        assert inference.p == pytest.approx(mirrored.p, abs=1e-9)
         assert mirrored.estimate.low == pytest.approx(-high, abs=1e-9)
-        shown += found.p < 1 - ALL
+        shown += inference.p < 1 - ALL
     assert shown > 10
 
 
 def test_a_lost_trial_changes_little() -> None:
-    """Without one trial of 60, what a suite shows stays: its other trials still count."""
+    """Without one trial of 60, the conclusion about a suite stays."""
     a = [[1.0] * 3] * 20
     b = [[0.0] * 3] * 5 + [[1.0] * 3] * 15
     whole = paired_rates.of_suite(a, b, ALL)
@@ -83,7 +83,7 @@ def test_a_lost_trial_changes_little() -> None:
 
 
 def test_single_trials_of_both_directions_are_no_evidence() -> None:
-    """A metric of ten tasks with one trial, half of them up and half down, is not a difference."""
+    """Ten tasks with one trial, half of them up and half down, show no difference."""
     a = [[0.0]] * 10 + [[0.0, 0.0]]
     b = [[1.0]] * 6 + [[-1.0]] * 4 + [[0.0]]
     assert paired_means.of_suite(a, b, ALL).p == pytest.approx(0.754, abs=0.01)

@@ -1,4 +1,4 @@
-"""Values of the wrong type in any member of a format: no reader of them fails."""
+"""Values of the wrong type in any member of a format make no reader fail."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ RICH: dict[Api, JsonObject] = {
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The place of each member and item of a JSON value, and of the value itself."""
+    """Yield the place of each member and item of a JSON value, and of the value itself."""
     yield at
     inner = (
         value.items()
@@ -266,7 +266,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any) -> Iterator[Any]:
-    """The value with a value of a wrong type at one place."""
+    """Return the value with a wrong type at one place."""
     for place in places(value):
         for odd in ODD:
             if not place:
@@ -281,13 +281,13 @@ def changed(value: Any) -> Iterator[Any]:
 
 
 def events(api: Api) -> list[StreamEvent]:
-    """A whole stream of the scripted provider."""
+    """Return a whole stream of the scripted provider."""
     stream = b"".join(FORMS[api].events(REPLY))
     return list(EventReader().feed(stream))
 
 
 def read_answer(api: Api, *parts: StreamEvent, whole: Any = None) -> None:
-    """Read all that can be read of an answer."""
+    """Read all parts of an answer."""
     reader, steps = FAMILIES[api].reader(), READERS[api].answer()
     for part in parts:
         reader.take_event(part)
@@ -304,7 +304,7 @@ def read_answer(api: Api, *parts: StreamEvent, whole: Any = None) -> None:
 
 @pytest.mark.parametrize("api", Api)
 def test_answers(api: Api) -> None:
-    """An event, or an answer, of a provider may have any value in any member."""
+    """An event or answer of a provider may have any value in any member."""
     whole = events(api)
     kinds = {
         json.dumps(sorted(part.document)) + part.name: part
@@ -324,7 +324,7 @@ def test_answers(api: Api) -> None:
 
 @pytest.mark.parametrize("api", Api)
 def test_requests(api: Api) -> None:
-    """A request of an agent may have any value in any member: it is read, or refused with words."""
+    """A request of an agent with any value in any member is read or refused with a message."""
     family = FAMILIES[api]
     endpoint = family.endpoint(PATHS[api])
     assert endpoint is not None
@@ -338,7 +338,7 @@ def test_requests(api: Api) -> None:
         conversation_of = read_conversation(api, PATHS[api], document)
         assert is_auxiliary(conversation_of) in (True, False)
         for turn in TURNS:
-            # A scripted provider answers this error, and no other one, with words.
+            # A scripted provider answers this error, and no other, with a message.
             with suppress(NoTool):
                 said_in(turn, conversation_of)
 
@@ -358,7 +358,7 @@ def test_errors(api: Api) -> None:
 
 @pytest.mark.parametrize("name", tiered([*LOG_READERS], default=["qwen-code.stream"]))
 def test_logs(name: str) -> None:
-    """A line, or a member, of an agent's log may have any value, and the steps form a document."""
+    """A line or member of an agent's log may have any value, and the steps form a document."""
     [path] = (Path(__file__).parent / "agent_logs").glob(f"{name}.*")
     content = path.read_bytes()
     if name == "mini-swe-agent.trajectory":
@@ -378,5 +378,5 @@ def test_logs(name: str) -> None:
         assert "".join(conversation(steps)) is not None
         written = {"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "1"}}
         if steps:
-            found = [step.as_json() | {"step_id": n} for n, step in enumerate(steps, 1)]
-            assert list(document_problems({**written, "steps": found})) == []
+            documents = [step.as_json() | {"step_id": n} for n, step in enumerate(steps, 1)]
+            assert list(document_problems({**written, "steps": documents})) == []

@@ -1,4 +1,4 @@
-"""Slots of a regrading that stay open: an earlier grading judged them, the new one did not."""
+"""Slots of a regrading that stay open because only an earlier grading judged them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def graded_run(folder: Path) -> Path:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 5)
         for idx, letter in enumerate("PFEgF"):
-            made = graded.result(kit.RUN, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
-            writer.commit_result(lease, with_ext(made, COMPLAINT) if idx == BROKEN else made)
+            result = graded.result(kit.RUN, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
+            writer.commit_result(lease, with_ext(result, COMPLAINT) if idx == BROKEN else result)
         writer.leases.release(lease, RunStatus.COMPLETED)
     return path
 
 
-def with_ext(made: AttemptResult, ext: JsonObject) -> AttemptResult:
-    """The result with more in the `ext` of its evidence."""
-    (row,) = made.evidence
-    return replace(made, evidence=({**row, "ext": {**row.get("ext", {}), **ext}},))
+def with_ext(result: AttemptResult, ext: JsonObject) -> AttemptResult:
+    """Return the result with more in the `ext` of its evidence."""
+    (row,) = result.evidence
+    return replace(result, evidence=({**row, "ext": {**row.get("ext", {}), **ext}},))
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def again(idx: int, letter: str, **changes: object) -> AttemptResult:
-    """The result that a worker of the second generation returns for a slot."""
-    made = graded.result("run-1.g2", kit.slot(idx), letter, 2, SlotStatus.COMPLETED)
-    return replace(made, **changes)  # type: ignore[arg-type]
+    """Return the result of a worker of the second generation for a slot."""
+    result = graded.result("run-1.g2", kit.slot(idx), letter, 2, SlotStatus.COMPLETED)
+    return replace(result, **changes)  # type: ignore[arg-type]
 
 
 def stays_open(path: Path, result: AttemptResult) -> bool:
@@ -72,12 +72,12 @@ def stays_open(path: Path, result: AttemptResult) -> bool:
 def test_no_verdict_on_a_judged_trial(
     path: Path, idx: int, status: SlotStatus, reason: str
 ) -> None:
-    """A failure of the new grader, of any kind, says nothing about the agent."""
+    """A failure of the new grader, of any kind, proves nothing about the agent."""
     assert stays_open(path, again(idx, "g", status=status, reason=reason))
 
 
 def test_what_is_committed(path: Path) -> None:
-    """Every verdict is committed; a slot that no grading can judge is not tried for ever."""
+    """Every verdict is committed, and a slot that no grading can judge is not retried forever."""
     for letter in "PFME":
         assert not stays_open(path, again(PASSED, letter))
     assert not stays_open(path, again(PASSED, "g", reason="evidence_incomplete"))
@@ -86,19 +86,19 @@ def test_what_is_committed(path: Path) -> None:
 
 
 def test_a_verdict_of_a_grader_that_says_that_it_did_not_work(path: Path) -> None:
-    """A reward of 0 that the log excuses is no judgement on a trial that was judged before."""
+    """A reward of 0 that the log excuses is no verdict if the trial was judged before."""
     assert stays_open(path, with_ext(again(PASSED, "F"), COMPLAINT))
     assert not stays_open(path, with_ext(again(BROKEN, "F"), COMPLAINT))
 
 
 def test_the_current_grading_judged_it(path: Path) -> None:
-    """The run's own grader failed, and a regrading that is current gave the verdict."""
+    """The run's own grader failed, and the current regrading gave the verdict."""
     graded.regrade(path, kit.RUN, 2, "PFEPF")
     assert stays_open(path, again(NO_VERDICT, "g"))
 
 
 def test_what_the_ledger_says_of_them(path: Path) -> None:
-    """The newest attempt of each, in order, and nothing about retries of another run."""
+    """The newest attempt of each slot is listed in order, without another run's retries."""
     with kit.open_writer(path) as writer:
         other = kit.begin_run(writer, 4, "run-2")
         writer.stage(other, kit.result(2, "run-2"), final=False)
@@ -111,9 +111,9 @@ def test_what_the_ledger_says_of_them(path: Path) -> None:
         writer.stage(lease, slow, final=False)
         writer.stage(lease, again(SAID_ERROR, "P"), final=True)
     with LedgerReader.open(path) as reader:
-        found = [
-            (each.schedule_idx, each.reason, each.message) for each in reader.unjudged(lease.run_id)
+        slots = [
+            (slot.schedule_idx, slot.reason, slot.message) for slot in reader.unjudged(lease.run_id)
         ]
-        assert found == [(0, "grader_exit_nonzero", "down"), (1, "grader_timeout", "slow")]
+        assert slots == [(0, "grader_exit_nonzero", "down"), (1, "grader_timeout", "slow")]
         assert reader.unjudged("run-2") == []
         assert reader.staged_statuses(lease.run_id) == {SAID_ERROR: SlotStatus.COMPLETED}

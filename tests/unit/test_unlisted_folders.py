@@ -1,4 +1,4 @@
-"""Folders that a listing leaves out, looked into where they are small."""
+"""Folders that a listing leaves out are read if they are small."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def looked_into(folder: Path) -> dict[str, workspace_listing.FolderContents]:
 
 
 def test_a_seeded_folder_is_its_seeds(tmp_path: Path) -> None:
-    """Right after it was filled, what lies in such a folder is what the seed has there."""
+    """A newly filled folder has exactly the seed's files."""
     seed = InlineSeed(FILES)
     seed.fill(tmp_path)
-    found = looked_into(tmp_path)
-    assert found == seeded_unlisted_folders(seed, found)
-    assert found.keys() == {".git", "sub/.git"}
-    first = {name: digest(inside) for name, inside in found.items()}
+    paths = looked_into(tmp_path)
+    assert paths == seeded_unlisted_folders(seed, paths)
+    assert paths.keys() == {".git", "sub/.git"}
+    first = {name: digest(inside) for name, inside in paths.items()}
     (tmp_path / ".git" / "refs" / "a").chmod(0o755)
     (tmp_path / "sub" / ".git" / "hollow").mkdir()
     second = {name: digest(inside) for name, inside in looked_into(tmp_path).items()}
@@ -42,7 +42,7 @@ def test_a_seeded_folder_is_its_seeds(tmp_path: Path) -> None:
 def test_all_folders_together_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """What is too much, by number or by size, is not read; what is small beside it may be."""
+    """Folders beyond the limits of number and size are not read, and smaller ones are."""
     InlineSeed(FILES).fill(tmp_path)
     monkeypatch.setattr(workspace_listing, limit, {"MAX_FILES": 3, "MAX_BYTES": 6}[limit])
     assert looked_into(tmp_path).keys() == {".git", "sub/.git"}
@@ -53,7 +53,7 @@ def test_all_folders_together_are_bounded(
 
 @pytest.mark.parametrize("thing", ["pipe", "two names", "no text"])
 def test_what_cannot_be_kept(tmp_path: Path, thing: str) -> None:
-    """A folder in which something lies that is no file with one name is not known."""
+    """A folder with anything but files with a single name is unknown."""
     InlineSeed(FILES).fill(tmp_path)
     match thing:
         case "pipe":

@@ -1,4 +1,4 @@
-"""Outputs of agents that could not be stored whole: how many, as the ledger and a run say."""
+"""Outputs of agents that could not be stored whole: their counts in ledger and run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 
-from labledger import open_ledger, unread_sentences
+from labledger import open_ledger
 from labledger.export.summary import build_summary, is_summary, summary_bytes
 from labledger.ledger.database.run_info import UnreadResults
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.attempt_result import AttemptResult
+from labledger.results import unread_sentences
 from labledger.runner.run_outcome import RunOutcome
 
 
@@ -35,7 +36,7 @@ def committed(writer: LedgerWriter) -> None:
 
 @pytest.mark.usefixtures("committed")
 def test_trials_are_counted_by_output(reader: LedgerReader, path: Path) -> None:
-    """Results and events count, and other evidence does not: a log may be cut by its limit."""
+    """Results and events count, and other evidence, such as a log cut by its limit, does not."""
     unread = [UnreadResults("trial_output", 2, 2), UnreadResults("events", 1, 0)]
     assert reader.unread_results(kit.RUN) == unread
     assert reader.unread_results(kit.RUN, 1) == [UnreadResults("trial_output", 1, 2)]
@@ -49,7 +50,7 @@ def test_trials_are_counted_by_output(reader: LedgerReader, path: Path) -> None:
 
 @pytest.mark.usefixtures("committed")
 def test_the_end_of_a_run_says_so(reader: LedgerReader, path: Path) -> None:
-    """The summary has the counts, and one without them, as earlier versions wrote it, is valid."""
+    """The summary has the counts, and a summary of an earlier version without them is valid."""
     summary = build_summary(reader, kit.RUN)
     outcome = RunOutcome(kit.RUN, path.parent, complete=True, summary=summary)
     assert outcome.unread_results == tuple(reader.unread_results(kit.RUN))

@@ -14,7 +14,7 @@ from labledger.records.outcomes import Reason
 
 
 def refused(folder: Path, name: str = "out", cap: int = 100) -> UnsafeFile:
-    """How reading is refused, in every way of reading."""
+    """Return the error of every way of reading."""
     for method in ("read", "sha256"):
         with pytest.raises(UnsafeFile):
             getattr(UntrustedFile(folder, name), method)(cap)
@@ -41,7 +41,7 @@ def test_plain_files(tmp_path: Path) -> None:
 
 
 def test_large_files(tmp_path: Path) -> None:
-    """A file beyond the cap is refused by its size, and by its content where that lies."""
+    """A file beyond the cap is refused, by its size or by its real content."""
     (tmp_path / "out").write_bytes(b"x" * 101)
     for method in ("read", "sha256"):
         with pytest.raises(UnsafeFile) as caught:
@@ -55,7 +55,7 @@ def test_large_files(tmp_path: Path) -> None:
     (tmp_path / "endless").symlink_to("/dev/zero")
     with pytest.raises(UnsafeFile):
         head(tmp_path, "endless", 100)
-    lying = UntrustedFile(Path("/proc/self"), "environ")  # A size of 0, and content all the same.
+    lying = UntrustedFile(Path("/proc/self"), "environ")  # The size is 0, and there is content.
     with pytest.raises(UnsafeFile):
         lying.read(1)
 
@@ -74,7 +74,7 @@ def test_large_files(tmp_path: Path) -> None:
 def test_what_is_no_plain_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, word: str
 ) -> None:
-    """What is not a regular file is refused with its kind, neither followed nor waited for."""
+    """A path that is not a regular file is refused with its kind, without following or waiting."""
     monkeypatch.chdir(tmp_path)
     target = tmp_path / "target"
     target.write_text("secret")
@@ -93,12 +93,12 @@ def test_what_is_no_plain_file(
                 bound.bind("out")
         case _:
             out.hardlink_to(target)
-    found = refused(tmp_path)
-    assert found.reason is Reason.OUTPUT_UNSAFE
-    assert word in found.message
+    refusal = refused(tmp_path)
+    assert refusal.reason is Reason.OUTPUT_UNSAFE
+    assert word in refusal.message
     content, problem = read_optional(tmp_path, "out", 100)
     assert content is None
-    assert problem == found.message
+    assert problem == refusal.message
 
 
 def test_devices() -> None:
@@ -107,7 +107,7 @@ def test_devices() -> None:
 
 
 def test_folder_that_became_a_link(tmp_path: Path) -> None:
-    """The folder itself is not followed where it is a link."""
+    """The folder itself is not followed if it is a link."""
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "out").write_text("x")
     (tmp_path / "folder").symlink_to("real")
@@ -119,7 +119,7 @@ def test_folder_that_became_a_link(tmp_path: Path) -> None:
 def test_swap_between_looking_and_opening(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is replaced after the check is refused, and what replaced it is not opened."""
+    """A file that is replaced after the check is refused, and its replacement is not opened."""
     out = tmp_path / "out"
     out.write_text("harmless")
     (tmp_path / "secret").write_text("secret")
@@ -127,12 +127,12 @@ def test_swap_between_looking_and_opening(
     reopened: list[str] = []
 
     def look_and_swap(handle: int) -> os.stat_result:
-        found = look(handle)
+        seen = look(handle)
         if not reopened:
             reopened.append("swapped")
             out.unlink()
             os.mkfifo(out) if kind == "fifo" else out.symlink_to("secret")
-        return found
+        return seen
 
     def open_noted(path: str, *args: int, **settings: int) -> int:
         reopened.append(str(path))

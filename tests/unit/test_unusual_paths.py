@@ -1,4 +1,4 @@
-"""Paths that no user means, as the input, output or lab folder of each command: no traceback."""
+"""Unusual paths as input, output or lab folder of each command cause no traceback."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def each_kind(*usual: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lab with a run, and one thing of each kind that a path can lead to."""
+    """A lab with a run, and a path of each kind."""
     folder = tmp_path_factory.mktemp("paths")
     verdicts = {"base": ["P"] * 3 + ["F"], "treat": ["F"] * 3 + ["P"]}
     comparison_ledgers.make_run(kit.make_ledger(folder), verdicts)
@@ -97,12 +97,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with something of each kind, in a folder that outputs may fill."""
+    """A folder with a path of each kind, inside a folder for outputs."""
     place = tmp_path_factory.mktemp("place") / "inner"
     (place / "folder").mkdir(parents=True)
     (place / "file").write_text("text: [\n")
     (place / "loop").symlink_to("loop")
-    if os.geteuid() == 0:  # A device of the test's own, which a wrong program may replace.
+    if os.geteuid() == 0:  # A device for one test, which a wrong program may replace.
         os.mknod(place / "device", stat.S_IFCHR | 0o666, Path("/dev/full").stat().st_rdev)
     else:
         (place / "device").symlink_to("/dev/full")
@@ -114,12 +114,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 def run(place: Path, *words: object) -> str:
-    """Return what a command says, which is no traceback and ends in time."""
+    """Return a command's output, which has no traceback and ends in time."""
     done = run_forked(*words, folder=place)
-    said = done.stdout + done.stderr
-    assert "Traceback" not in said, said
-    assert done.returncode in range(7), (words, done.returncode, said)
-    return said
+    printed = done.stdout + done.stderr
+    assert "Traceback" not in printed, printed
+    assert done.returncode in range(7), (words, done.returncode, printed)
+    return printed
 
 
 @each_kind("", "loop")
@@ -138,11 +138,11 @@ def test_an_output_that_cannot_be_written_is_an_error(
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_folder_of_an_output_is_created(folder: Path, place: Path, name: str) -> None:
-    """Whichever command writes, and also if folders above are missing; but not below a file."""
+    """Any command creates missing folders above its output, but not below a file."""
     run(place, *OUTPUTS[name], "absent/deep/x", "--lab-dir", folder / ".lab")
     assert (place / "absent/deep/x").exists()
-    said = run(place, *OUTPUTS[name], "file/deep/x", "--lab-dir", folder / ".lab")
-    assert "the folder file/deep cannot be created: Not a directory" in said
+    done = run(place, *OUTPUTS[name], "file/deep/x", "--lab-dir", folder / ".lab")
+    assert "the folder file/deep cannot be created: Not a directory" in done
 
 
 @each_kind("", "loop", "fifo")
@@ -150,7 +150,7 @@ def test_a_missing_folder_of_an_output_is_created(folder: Path, place: Path, nam
 def test_an_input_that_cannot_be_read_is_an_error(
     folder: Path, place: Path, name: str, kinds: tuple[str, ...]
 ) -> None:
-    """A FIFO without a writer does not hang a command that reads a file, and a device ends it."""
+    """A FIFO without a writer does not hang a command, and a device ends it."""
     words = INPUTS[name]
     in_lab = words[0] in {"run", "extend", "regrade", "import", "query", "resume"}
     lab = ("--lab-dir", folder / ".lab") if in_lab else ()
@@ -164,7 +164,7 @@ def test_an_input_that_cannot_be_read_is_an_error(
 def test_a_location_that_cannot_be_read_is_an_error(
     place: Path, name: str, kinds: tuple[str, ...]
 ) -> None:
-    """Whatever the format."""
+    """An unreadable location is an error for every format."""
     for kind in kinds:
         run(place, "preflight", f"{name}:{kind}")
 
@@ -174,6 +174,6 @@ def test_a_location_that_cannot_be_read_is_an_error(
 def test_a_lab_folder_that_is_none_is_an_error(
     place: Path, name: str, kinds: tuple[str, ...]
 ) -> None:
-    """Whichever command is given it."""
+    """A path that is not a lab folder is an error for every command."""
     for kind in kinds:
         run(place, *IN_A_LAB[name], "--lab-dir", kind)

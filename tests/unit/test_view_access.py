@@ -1,4 +1,4 @@
-"""Who is let in to the pages of `labledger view`: tokens, cookies, names of the host, headers."""
+"""Access to the pages of `labledger view`: tokens, cookies, names of the host, headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EVERY_PATH = (
 
 @pytest.mark.parametrize("path", EVERY_PATH)
 def test_nothing_is_shown_without_a_cookie(server: RunningServer, path: str) -> None:
-    """Whoever has neither the cookie nor the token gets nothing of the lab from any path."""
+    """Without cookie and token, no path shows anything of the lab."""
     for headers in ({}, {"Cookie": f"labledger_view_{server.port}=guessed"}):
         answer = server.request("GET", path, headers)
         assert answer.status == 403
@@ -45,7 +45,7 @@ def test_nothing_is_shown_without_a_cookie(server: RunningServer, path: str) -> 
 
 
 def test_the_link_is_exchanged_for_a_cookie(server: RunningServer) -> None:
-    """The token of the link becomes a cookie that no script reads, and leaves the address."""
+    """The link's token becomes a cookie that no script reads, and leaves the address."""
     answer = server.request("GET", f"/sql?q=SELECT+1&token={server.token}")
     assert (answer.status, answer.headers["location"]) == (303, "/sql?q=SELECT+1")
     (cookie,) = http.cookies.SimpleCookie(answer.headers["set-cookie"]).values()
@@ -64,7 +64,7 @@ def test_the_redirect_stays_on_the_server(server: RunningServer) -> None:
 
 
 def test_a_link_for_a_browser_works_once(server: RunningServer) -> None:
-    """The link that a started browser gets, which other users may see, lets in only once."""
+    """The link of a started browser, which other users may see, works only once."""
     path = "/" + server.call(lambda: server.access.link(once=True)).partition("/")[2].split("/")[-1]
     assert server.request("GET", path).status == 303
     assert server.request("GET", path).status == 403
@@ -72,7 +72,7 @@ def test_a_link_for_a_browser_works_once(server: RunningServer) -> None:
 
 
 def test_a_program_asks_with_the_token(server: RunningServer) -> None:
-    """The token as a bearer gets documents, without a cookie."""
+    """A bearer token gets documents, without a cookie."""
     headers = {"Authorization": f"Bearer {server.token}"}
     answer = server.request("GET", f"/runs/{kit.RUN}?format=json", headers)
     assert answer.document["run_id"] == kit.RUN
@@ -88,7 +88,7 @@ def test_a_program_asks_with_the_token(server: RunningServer) -> None:
     ],
 )
 def test_another_name_of_the_host_is_refused(server: RunningServer, host: str) -> None:
-    """A site whose name was made to lead to loopback gets nothing, cookie and token or not."""
+    """A foreign name that resolves to loopback gets nothing, with or without cookie and token."""
     headers = {**server.headers, "Host": host.format(port=server.port)}
     for path in ("/", f"/?token={server.token}", "/static/style.css"):
         answer = server.request("GET", path, headers)
@@ -108,7 +108,7 @@ def test_loopback_has_three_names(server: RunningServer, name: str) -> None:
     "origin", ["http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1", ""]
 )
 def test_another_site_cannot_ask_for_changes(server: RunningServer, origin: str) -> None:
-    """A form of another site, or a sandboxed page, is refused, even if the cookie came along."""
+    """A form of another site, or a sandboxed page, is refused even with the cookie."""
     headers = {**server.headers, "Origin": origin.format(port=server.port)}
     for path in ("/", f"/runs/{kit.RUN}/control"):
         answer = server.request("POST", path, headers, b'{"kind": "stop"}')
@@ -124,7 +124,7 @@ def test_changes_need_the_cookie(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("path", ["/", f"/runs/{kit.RUN}", "/missing", f"/runs/{kit.RUN}/now"])
 def test_every_answer_forbids_what_pages_do_not_need(server: RunningServer, path: str) -> None:
-    """Answers, errors too, have the headers that keep scripts, frames and caches out."""
+    """Answers, errors too, have the headers that forbid foreign scripts, frames and caches."""
     answer = server.get(path)
     policy = dict(
         part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
@@ -142,7 +142,7 @@ def test_every_answer_forbids_what_pages_do_not_need(server: RunningServer, path
 
 
 def test_pages_run_no_script_of_their_own(server: RunningServer) -> None:
-    """No page has a script, a style or a handler in its text: the policy would forbid them."""
+    """No page has a script, style or handler in its text, which the policy would forbid."""
     for path in ("/", f"/runs/{kit.RUN}", f"/runs/{kit.RUN}/slots/0", "/compare", "/sql"):
         text = server.get(path).text.lower()
         without_files = text.replace('<script type="module" src=', "").replace("<script src=", "")
@@ -154,7 +154,7 @@ def test_pages_run_no_script_of_their_own(server: RunningServer) -> None:
 
 
 def test_a_link_of_another_site_is_followed(server: RunningServer) -> None:
-    """A browser keeps the cookie back when a link of another site is followed: it asks again."""
+    """On a link from another site the browser withholds the cookie, so the page asks again."""
     site = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     headers = {**site, "Sec-Fetch-Dest": "document"}
     answer = server.request("GET", f"/runs/{kit.RUN}", headers)

@@ -1,4 +1,4 @@
-"""What pages keep because it takes long to make."""
+"""Values that pages keep because they take long to compute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
     def working(self, seconds: float, value: str) -> Callable[[], str]:
-        """Return what makes a value in so many seconds."""
+        """Return a function that makes a value in this many seconds."""
 
         def make() -> str:
             self.now += seconds
@@ -39,7 +39,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_value_is_made_once_for_a_version(time: Clock) -> None:
-    """As long as nothing changed, what was made is kept, however long ago."""
+    """A value is kept as long as its version is current, whatever its age."""
     kept = KeptValues()
     assert kept.get("counts", 1, time.working(2.0, "first")).value == "first"
     time.now += 1e6
@@ -48,7 +48,7 @@ def test_a_value_is_made_once_for_a_version(time: Clock) -> None:
 
 
 def test_a_value_takes_a_hundredth_of_the_time(time: Clock) -> None:
-    """After a change, a value is made again no sooner than after 100 times as long as it took."""
+    """After a change, a value is made again after 100 times its duration at the earliest."""
     kept = KeptValues()
     kept.get("counts", 1, time.working(2.0, "first"))
     time.now += 199.0
@@ -59,14 +59,14 @@ def test_a_value_takes_a_hundredth_of_the_time(time: Clock) -> None:
 
 
 def test_the_last_value_is_made_at_once(time: Clock) -> None:
-    """Where no other version follows, nobody is left with an old value."""
+    """The value of the last version is made at once, so that no page keeps an old value."""
     kept = KeptValues()
     kept.get("counts", 1, time.working(2.0, "first"))
     assert kept.get("counts", 2, time.working(2.0, "last"), is_final=True).value == "last"
 
 
 def test_an_error_is_not_kept() -> None:
-    """What could not be made is tried again."""
+    """A value that failed is made again."""
     kept = KeptValues()
 
     def fail() -> str:
@@ -78,15 +78,15 @@ def test_an_error_is_not_kept() -> None:
 
 
 def test_one_thread_makes_a_value_for_all() -> None:
-    """Pages that ask for the same at once wait for one answer."""
+    """Simultaneous requests for a value wait for one computation."""
     kept, begun, may_end = KeptValues(), threading.Event(), threading.Event()
-    made: list[int] = []
+    values: list[int] = []
 
     def make() -> int:
         begun.set()
         may_end.wait(60)
-        made.append(1)
-        return len(made)
+        values.append(1)
+        return len(values)
 
     threads = [threading.Thread(target=kept.get, args=("counts", 1, make)) for _ in range(5)]
     for thread in threads:
@@ -95,11 +95,11 @@ def test_one_thread_makes_a_value_for_all() -> None:
     may_end.set()
     for thread in threads:
         thread.join()
-    assert made == [1]
+    assert values == [1]
 
 
 def test_nobody_waits_for_what_is_made_soon() -> None:
-    """What takes very long is made in the background, and is there when it is asked for later."""
+    """A slow value is made in the background and returned to later requests."""
     kept, may_end = KeptValues(), threading.Event()
 
     def make() -> str:
@@ -113,7 +113,7 @@ def test_nobody_waits_for_what_is_made_soon() -> None:
 
 
 def test_the_last_value_is_made_soon(time: Clock) -> None:
-    """Where no other version follows, a newer value is begun however long the old one took."""
+    """For the last version, a new value begins at once, however long the old one took."""
     kept = KeptValues()
     kept.get("ahead", 1, time.working(1e6, "first"))
     assert kept.get_soon("ahead", 2, lambda: "last") == "first"
@@ -122,7 +122,7 @@ def test_the_last_value_is_made_soon(time: Clock) -> None:
 
 
 def test_no_value_waits_for_another() -> None:
-    """While one value is made, those of all other keys can be."""
+    """While one value is computed, values of other keys can be computed."""
     kept, may_end = KeptValues(), threading.Event()
     first = threading.Thread(target=kept.get, args=(0, 1, lambda: may_end.wait(60)))
     first.start()

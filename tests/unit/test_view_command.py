@@ -1,4 +1,4 @@
-"""`labledger view` as a command: its link, its browser, its end, and what it refuses."""
+"""`labledger view` as a command: its link, its browser, its end, and its refusals."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def link_of(process: subprocess.Popen[str]) -> str:
 
 
 def get(address: str) -> tuple[int, str]:
-    """The answer to a browser that keeps cookies, and follows redirects."""
+    """Return the answer to a browser that keeps cookies and follows redirects."""
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     request = urllib.request.Request(address, headers={"Accept": "text/html"})
     with opener.open(request, timeout=60) as answer:
@@ -75,7 +75,7 @@ def get(address: str) -> tuple[int, str]:
 
 
 def test_the_printed_link_shows_the_runs_and_ctrl_c_ends_it(lab: Path) -> None:
-    """The one line on stdout is a link that can be followed; Ctrl-C ends the command with 0."""
+    """The single line on stdout is a working link, and Ctrl-C ends the command with 0."""
     with viewing(lab.parent) as process:
         link = link_of(process)
         assert link.startswith("http://127.0.0.1:")
@@ -88,7 +88,7 @@ def test_the_printed_link_shows_the_runs_and_ctrl_c_ends_it(lab: Path) -> None:
 
 
 def test_the_link_of_a_run_leads_to_it(lab: Path) -> None:
-    """With a run, the link leads to its page; the port is the one that was asked for."""
+    """With a run, the link leads to its page, at the requested port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with viewing(lab.parent, kit.RUN, "--port", str(port), "--no-open") as process:
@@ -98,7 +98,7 @@ def test_the_link_of_a_run_leads_to_it(lab: Path) -> None:
 
 
 def test_ctrl_c_waits_for_no_query(lab: Path) -> None:
-    """Ctrl-C ends the command while a query and a page's stream are under way."""
+    """Ctrl-C ends the command during a query and a page's stream."""
     unlimited = (
         "import sys, labledger.view.screens.sql_screen as screen; screen._TIME_LIMIT_S = 1e9; "
         "sys.argv = ['labledger', 'view']; from labledger.cli.app import main; main()"
@@ -135,7 +135,7 @@ class ExitStackOf:
 def test_a_browser_is_opened_from_a_terminal(
     lab: Path, tmp_path: Path, words: tuple[str, ...], opens: bool
 ) -> None:
-    """On a terminal with a screen, a browser gets a link of its own, unless it is not wanted."""
+    """On a terminal with a screen, a browser gets its own link, unless it is not wanted."""
     opened = tmp_path / "opened"
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" >{opened}.part && mv {opened}.part {opened}\n')
@@ -165,7 +165,7 @@ def test_a_browser_is_opened_from_a_terminal(
 
 
 def test_no_browser_is_opened_where_nobody_looks(lab: Path, tmp_path: Path) -> None:
-    """A command whose output goes to a file opens none."""
+    """A command whose output goes to a file opens no browser."""
     browser = tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\ntouch {tmp_path}/opened\n")
     browser.chmod(0o755)
@@ -175,8 +175,7 @@ def test_no_browser_is_opened_where_nobody_looks(lab: Path, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_shown_is_refused(lab: Path, tmp_path: Path) -> None:
-    """An unknown run, also of a lab without a ledger, and a taken port end the command with a
-    message."""
+    """An unknown run, also in a lab without a ledger, and a taken port end with a message."""
     ended = run_forked("view", "run-2", folder=lab.parent)
     assert (ended.returncode, "holds no run 'run-2'" in ended.stderr) == (2, True)
     empty = tmp_path / "empty"
@@ -207,7 +206,7 @@ def test_a_missing_extra_is_named(lab: Path, missing: str, monkeypatch: pytest.M
 
 
 def test_help_needs_no_server(lab: Path) -> None:
-    """Asking for help, or for another command, loads no HTTP library."""
+    """Help and other commands load no HTTP library."""
     work = "import labledger.cli.app, sys; print('aiohttp' in sys.modules, 'jinja2' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", work], env=command_env(), capture_output=True, text=True, check=True
@@ -217,8 +216,10 @@ def test_help_needs_no_server(lab: Path) -> None:
 
 @pytest.mark.parametrize("has_folder", [True, False])
 def test_the_first_run_is_waited_for(tmp_path: Path, *, has_folder: bool) -> None:
-    """In a lab without a ledger or without a folder, the page says what to type and asks again; the
-    first run appears on it. A ledger that is gone later is no lab without a run."""
+    """In a lab without a ledger or folder, the page says what to type and shows the first run.
+
+    A ledger that is gone later does not count as a lab without a run.
+    """
     lab = tmp_path / ".lab"
     if has_folder:
         lab.mkdir()
@@ -245,9 +246,9 @@ def test_the_first_run_is_waited_for(tmp_path: Path, *, has_folder: bool) -> Non
         assert 'data-every="2000"' in text
         assert lab.exists() is has_folder
         lab.mkdir(exist_ok=True)
-        made = tmp_path / "made"
-        made.mkdir()
-        for path in lab_with_a_run(made).iterdir():
+        lab_folder = tmp_path / "made"
+        lab_folder.mkdir()
+        for path in lab_with_a_run(lab_folder).iterdir():
             path.rename(lab / path.name)
         status, text = page()
         assert (status, kit.RUN in text) == (200, True)

@@ -1,4 +1,4 @@
-"""What is asked of a run from its page: requests in the ledger, and who may make them."""
+"""Requests to a run from its page: rows in the ledger, and who may make them."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def post(server: RunningServer, fields: Mapping[str, Any], accept: str = "") -> 
 
 def asked(lab: Path) -> list[tuple[str, Any, str | None]]:
     with open_ledger(lab) as ledger:
-        found = ledger.control_requests(kit.RUN)
-    return [(str(request.kind), request.what, request.because) for request in found]
+        requests = ledger.control_requests(kit.RUN)
+    return [(str(request.kind), request.what, request.because) for request in requests]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def asked(lab: Path) -> list[tuple[str, Any, str | None]]:
 def test_a_form_becomes_a_request(
     lab: Path, server: RunningServer, fields: Mapping[str, Any], kind: str, what: Any
 ) -> None:
-    """What the page asks is a row of the ledger, with its reason, as that of a command."""
+    """A request from the page is a row with its reason, like a command's request."""
     answer = post(server, {**fields, "because": "it is late"})
     assert answer.status == 200, answer.text
     assert asked(lab) == [(kind, what, "it is late")]
@@ -93,12 +93,12 @@ def test_a_form_becomes_a_request(
 
 
 def notices(server: RunningServer) -> list[str]:
-    found: list[str] = server.document(f"/runs/{kit.RUN}")["sentences"]["notices"]
-    return found
+    notices: list[str] = server.document(f"/runs/{kit.RUN}")["sentences"]["notices"]
+    return notices
 
 
 def test_a_dry_run_only_says_what_would_happen(lab: Path, server: RunningServer) -> None:
-    """A preview, as JSON and as a page for browsers without a script, asks for nothing."""
+    """A preview, as JSON and as a page for browsers without a script, stores no request."""
     fields = {"kind": "pause", "variant": "treat", "because": "<b>", "dry_run": "yes"}
     assert "variant treat: no more trials start" in post(server, fields).document["text"]
     page = post(server, fields, "text/html")
@@ -110,7 +110,7 @@ def test_a_dry_run_only_says_what_would_happen(lab: Path, server: RunningServer)
 
 
 def test_a_form_leads_back_to_the_run(lab: Path, server: RunningServer) -> None:
-    """A browser without a script is sent to the page of the run, which shows the request."""
+    """A browser without a script returns to the run's page, which shows the request."""
     answer = post(server, {"kind": "pause"}, "text/html")
     assert (answer.status, answer.headers["location"]) == (303, f"/runs/{kit.RUN}")
     assert len(asked(lab)) == 1
@@ -130,7 +130,7 @@ def test_a_form_leads_back_to_the_run(lab: Path, server: RunningServer) -> None:
 def test_what_means_nothing_is_refused(
     lab: Path, server: RunningServer, fields: Mapping[str, Any]
 ) -> None:
-    """A request that names nothing of the run is refused with words, and not stored."""
+    """A request that matches nothing in the run is refused with a message and not stored."""
     answer = post(server, fields)
     assert answer.status == 400
     assert answer.document["error"]["message"]
@@ -149,7 +149,7 @@ def test_a_shared_screen_takes_no_requests(lab: Path) -> None:
 
 
 def test_another_site_cannot_ask(lab: Path, server: RunningServer) -> None:
-    """A request with the cookie, and from another site, changes nothing; so one without cookie."""
+    """A request from another site with the cookie, or one without cookie, changes nothing."""
     body = urlencode({"kind": "stop"}).encode()
     for headers in (
         {**server.headers, "Origin": "http://evil.example"},
@@ -162,7 +162,7 @@ def test_another_site_cannot_ask(lab: Path, server: RunningServer) -> None:
 
 
 def test_what_has_no_sense_now_is_a_conflict(tmp_path: Path) -> None:
-    """A run that nobody runs cannot be stopped: the request is at fault, and not the server."""
+    """Stopping an unowned run is an error of the request, not of the server."""
     with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
         run.release(RunStatus.INTERRUPTED)
         path = f"/runs/{run.run_id}/control"
@@ -177,16 +177,16 @@ def test_what_has_no_sense_now_is_a_conflict(tmp_path: Path) -> None:
 
 
 def test_a_request_is_told_to_open_pages(server: RunningServer) -> None:
-    """Pages of the run are told that something was asked of it."""
+    """Open pages of the run get an event about the request."""
     with server.events(f"/events?run={kit.RUN}") as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         post(server, {"kind": "pause"})
         assert events.until("state").data == {"run": kit.RUN}
 
 
 def test_nothing_is_paused_in_a_complete_run(tmp_path: Path) -> None:
-    """A run that completed while it was paused is completed, and says no more of the pause."""
+    """A run that completed during a pause is completed, without the pause."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer, view_servers.serving(path.parent) as server:
         lease = kit.begin_run(writer, 2)
@@ -207,7 +207,7 @@ def test_nothing_is_paused_in_a_complete_run(tmp_path: Path) -> None:
 
 
 def test_a_paused_run_has_no_end(tmp_path: Path) -> None:
-    """How long a run still takes is not said while all of it is paused."""
+    """While a whole run is paused, no remaining time is shown."""
     with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
         run.commit(10)
         assert server.document(f"/runs/{run.run_id}")["progress"]["eta_s"] > 0

@@ -1,4 +1,4 @@
-"""The documents of the pages of `labledger view`, against a ledger whose content is known."""
+"""The documents of the pages of `labledger view`, for a ledger with known content."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from tiers import tiered
 from view_servers import RunningServer
 from watched_labs import RUN, WatchedRun
 
-from labledger import clock, comparison_texts, open_ledger, request_control
+from labledger import clock, open_ledger, request_control
 from labledger.errors import InvalidInput
 from labledger.ledger.database.run_info import Dispatch
 from labledger.records.attempt_result import Artifact, MetricValue
 from labledger.records.outcomes import Reason, RunStatus, SlotStatus
+from labledger.results import comparison_texts
 from labledger.text.escaping import escape_values
 from labledger.trajectories.atif import Head, Step, TrajectoryAgent
 from labledger.trajectories.trajectory_writer import DocumentWriter
 
 TASKS, COMMITTED = 30, 12
-"""Of the run; each task has a slot of either variant."""
+"""The numbers of tasks and of committed slots; each task has one slot of each variant."""
 STEPS = 450
 
 
@@ -51,7 +52,7 @@ def trajectory() -> Artifact:
 
 @built_once
 def lab_with_runs(folder: Path) -> Path:
-    """A run that goes on: 12 of 60 trials saved, two running, one waiting; and 450 others."""
+    """A running run with 12 of 60 trials saved, two running, one waiting; and 450 others."""
     path = kit.make_ledger(folder)
     with kit.open_writer(path) as writer:
         for number in range(450):
@@ -111,7 +112,7 @@ def server(lab: Path) -> Iterator[RunningServer]:
 
 
 def test_runs_come_in_pages(server: RunningServer) -> None:
-    """Every run comes once, over as many pages as it takes."""
+    """Every run comes once, over as many pages as needed."""
     address, seen = "/", list[str]()
     while address:
         document = server.document(address)
@@ -124,7 +125,7 @@ def test_runs_come_in_pages(server: RunningServer) -> None:
 
 
 def test_runs_are_found_and_sorted(server: RunningServer) -> None:
-    """Words, globs, states and tags choose runs, and each order is that of `labledger runs`."""
+    """Words, globs, states and tags choose runs, and `labledger runs` has the same orders."""
     assert server.document("/?q=SMALL-007")["total"] == 1
     assert server.document("/?q=small+tiny")["total"] == 450
     assert server.document("/?experiment=de*")["runs"][0]["run_id"] == kit.RUN
@@ -137,7 +138,7 @@ def test_runs_are_found_and_sorted(server: RunningServer) -> None:
 
 
 def test_a_run_in_the_list_has_what_one_asks_first(server: RunningServer) -> None:
-    """Progress, cost, budget and owner of each run are in the list."""
+    """The list has progress, cost, budget and owner of each run."""
     run = server.document(f"/?q={kit.RUN}")["runs"][0]
     assert (run["committed"], run["total_slots"]) == (COMMITTED, 2 * TASKS)
     spent = server.document(f"/runs/{kit.RUN}")["spent"]["cost_usd"]["total"]
@@ -154,21 +155,21 @@ def test_a_run_in_the_list_has_what_one_asks_first(server: RunningServer) -> Non
 
 
 def test_a_run_answers_the_questions_of_its_page(server: RunningServer) -> None:
-    """The document says why it is slow, what it costs, who is ahead, and what failed last."""
+    """The document says why a run is slow, its cost, who leads, and what failed last."""
     document = server.document(f"/runs/{kit.RUN}")
-    told = document["sentences"]
-    assert told["pace"][0].startswith("2 trials run")
-    assert f"1 result waits for trial {COMMITTED} (base, t6)" in told["pace"][1]
-    assert told["cost"][0] == "$3.25 of a budget of $10.00 has been spent."
-    assert told["cost"][1] == "At this rate the whole run costs about $15.00."
-    assert told["ahead"][0].startswith("base is ahead so far: base 100.0%, treat 0.0%; ")
-    assert told["failed"][0] == "Trial 11: treat on t5, verdict fail."
+    sentences = document["sentences"]
+    assert sentences["pace"][0].startswith("2 trials run")
+    assert f"1 result waits for trial {COMMITTED} (base, t6)" in sentences["pace"][1]
+    assert sentences["cost"][0] == "$3.25 of a budget of $10.00 has been spent."
+    assert sentences["cost"][1] == "At this rate the whole run costs about $15.00."
+    assert sentences["ahead"][0].startswith("base is ahead so far: base 100.0%, treat 0.0%; ")
+    assert sentences["failed"][0] == "Trial 11: treat on t5, verdict fail."
     assert "60 trials are saved" in document["interim"]
     assert document["last_failed"]["schedule_idx"] == 11
 
 
 def test_decisions_are_those_of_compare(lab: Path, server: RunningServer) -> None:
-    """The page of a run and that of a comparison say what `labledger compare` says."""
+    """The pages of a run and of a comparison have the decision of `labledger compare`."""
     with open_ledger(lab) as ledger:
         (text,) = comparison_texts(ledger.compare(kit.RUN))
     assert server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][1] == text.decision
@@ -181,7 +182,7 @@ def test_decisions_are_those_of_compare(lab: Path, server: RunningServer) -> Non
 
 
 def test_the_state_is_that_of_status(lab: Path, server: RunningServer) -> None:
-    """What `labledger status --json` says of a run, its page says too."""
+    """The page has the state of `labledger status --json`."""
     with open_ledger(lab) as ledger:
         state = json.loads(json.dumps(ledger.state(kit.RUN).as_json()))
     document = server.document(f"/runs/{kit.RUN}")
@@ -192,7 +193,7 @@ def test_the_state_is_that_of_status(lab: Path, server: RunningServer) -> None:
 
 
 def test_rates_have_intervals_and_costs(server: RunningServer) -> None:
-    """Each variant has its rate with bounds, what it cost, and how long its trials took."""
+    """Each variant has its rate with bounds, its cost, and the duration of its trials."""
     base, treat = server.document(f"/runs/{kit.RUN}")["variants"]
     assert (base["rate"]["passed"], base["rate"]["counted"]) == (6, 6)
     assert (treat["rate"]["passed"], treat["rate"]["counted"]) == (0, 5)
@@ -203,7 +204,7 @@ def test_rates_have_intervals_and_costs(server: RunningServer) -> None:
 
 
 def test_spending_adds_up(server: RunningServer) -> None:
-    """The series of spending ends with what all slots cost, and counts nothing twice."""
+    """The series of spending ends with the cost of all slots, counted once."""
     spending = server.document(f"/runs/{kit.RUN}")["spending"]
     assert [idx for idx, *_ in spending] == list(range(COMMITTED))
     assert [usd for _, _, usd, _ in spending] == pytest.approx([0.25 * n for n in range(1, 13)])
@@ -211,7 +212,7 @@ def test_spending_adds_up(server: RunningServer) -> None:
 
 
 def test_errors_are_grouped_by_reason(server: RunningServer) -> None:
-    """What did not end normally is counted by status and reason, with the last slot of each."""
+    """Abnormal endings are counted by status and reason, with the last slot of each."""
     reason = str(Reason.PROVIDER_FAILED)
     expected = {"status": "infra_error", "reason": reason, "count": 1, "last_slot": 7}
     assert server.document(f"/runs/{kit.RUN}")["errors"] == [expected]
@@ -230,7 +231,7 @@ def test_what_runs_and_what_waits_is_told_apart(server: RunningServer) -> None:
 
 
 def test_changes_have_a_limit(server: RunningServer) -> None:
-    """A page gets as many slots as it asks for, and where to go on."""
+    """A page gets the requested number of slots, and a cursor for the next."""
     changes = server.document(f"/runs/{kit.RUN}/changes?after=2&limit=3")
     assert [slot["schedule_idx"] for slot in changes["slots"]] == [2, 3, 4]
     assert changes["next"] == 5
@@ -258,7 +259,7 @@ def test_the_grid_comes_in_pages(server: RunningServer) -> None:
 
 
 def test_the_grid_is_filtered(server: RunningServer) -> None:
-    """Tasks are found by a part of their id, and by an outcome that a cell of them has."""
+    """Tasks are found by a part of their id, and by an outcome of one of their cells."""
 
     def found(query: str) -> list[int]:
         grid = server.document(f"/runs/{kit.RUN}/grid?{query}")
@@ -299,7 +300,7 @@ def test_a_slot_shows_what_its_agent_did(server: RunningServer) -> None:
 
 
 def test_another_variant_is_shown_beside(server: RunningServer) -> None:
-    """The slot of the same task and replication of another variant has the same members."""
+    """The same task and replication of another variant is shown with the same members."""
     slot = server.document(f"/runs/{kit.RUN}/slots/4?beside=treat")
     assert slot["slots"] == {"base": 4, "treat": 5}
     assert slot["beside"]["slot"]["schedule_idx"] == 5
@@ -311,19 +312,19 @@ def test_another_variant_is_shown_beside(server: RunningServer) -> None:
     ("idx", "state"), [(0, "committed"), (COMMITTED, "running"), (13, "waiting"), (40, "open")]
 )
 def test_a_slot_says_how_far_it_is(server: RunningServer, idx: int, state: str) -> None:
-    """Each slot of the schedule has a page, whether it has begun or not, and says no other now."""
+    """Each scheduled slot has a page with its current state, begun or not."""
     slot = server.document(f"/runs/{kit.RUN}/slots/{idx}")
     assert slot["state"] == state
     assert server.get(f"/runs/{kit.RUN}/slots/{idx}").status == 200
     now = server.document(f"/runs/{kit.RUN}/slots/{idx}/now")
-    attempt = next((each["attempt"] for each in reversed(slot["attempts"])), None)
+    attempt = next((attempt_row["attempt"] for attempt_row in reversed(slot["attempts"])), None)
     assert now["state"] == state
-    # A page that is open asks while its slot is not committed, and is loaded again for another one.
+    # An open page asks while its slot is not committed, and is loaded again for another one.
     assert state == "committed" or now["attempt"] == attempt
 
 
 def test_slots_that_are_not_there_are_not_found(server: RunningServer) -> None:
-    """A number outside of the schedule is an answer with words, no failure."""
+    """A number outside of the schedule gets a message, not a failure."""
     assert server.get(f"/runs/{kit.RUN}/slots/60").status == 404
     assert server.get(f"/runs/{kit.RUN}/slots/60/logs").status == 404
     assert server.get(f"/runs/{kit.RUN}/slots/x").status == 400
@@ -334,10 +335,10 @@ def test_slots_that_are_not_there_are_not_found(server: RunningServer) -> None:
 
 
 def test_what_cannot_be_compared_is_said_on_the_page(server: RunningServer) -> None:
-    """A wrong side is named, where a person can choose another."""
-    answer = server.get("/compare?side=nobody")
+    """An unknown side is named on the page, where a person can choose another."""
+    answer = server.get("/compare?side=absent")
     assert answer.status == 404
-    assert "holds no run 'nobody'" in answer.document["error"]["message"]
+    assert "holds no run 'absent'" in answer.document["error"]["message"]
     assert server.document("/compare")["texts"] == []
     assert server.get(f"/compare?side={kit.RUN}&errors=odd").status == 400
 
@@ -358,23 +359,23 @@ def test_queries_answer_with_rows(server: RunningServer) -> None:
 
 
 def test_what_json_has_no_word_for_is_text(server: RunningServer) -> None:
-    """An infinite value is not a number of JSON; values of any size are not made here."""
+    """An infinite value, which JSON lacks, is text, and values of any size are bounded."""
     text = server.get("/sql?q=SELECT+9e999,+-9e999,+1.5&format=json").text
-    found = json.loads(text, parse_constant=lambda word: pytest.fail(word))
-    assert found["rows"] == [["inf", "-inf", 1.5]]
+    document = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    assert document["rows"] == [["inf", "-inf", 1.5]]
     answer = server.get("/sql?q=SELECT+randomblob(100000000)&format=json")
     assert answer.document["error"]["message"].startswith("the query was refused: RANDOMBLOB")
 
 
 def test_the_report_is_a_download(server: RunningServer) -> None:
-    """The one-file report of a run can be saved from its page."""
+    """The one-file report of a run can be downloaded from its page."""
     answer = server.get(f"/runs/{kit.RUN}/report")
     assert answer.headers["content-disposition"] == f'attachment; filename="{kit.RUN}.html"'
     assert "A demo" in answer.text
 
 
 def test_a_complete_run_is_not_interim(tmp_path: Path) -> None:
-    """The page of a complete run warns of nothing, and says so."""
+    """The page of a complete run says so and has no warning."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 4)
@@ -400,7 +401,7 @@ def empty(folder: Path) -> Path:
 
 
 def test_a_regrading_names_the_run_that_it_grades(tmp_path: Path) -> None:
-    """Its document says so itself: a page needs no sign such as a cost that is missing."""
+    """A regrading's document names its root."""
     path = outcome_ledgers.make_regraded(tmp_path)
     with view_servers.serving(path.parent) as server:
         shown = server.document("/runs/run-3.g2")
@@ -429,7 +430,7 @@ def test_a_regrading_names_the_run_that_it_grades(tmp_path: Path) -> None:
 def test_every_kind_of_run_has_its_pages(
     tmp_path: Path, build: Callable[[Path], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever a ledger holds, each page is made, and says of the pass rate what views say."""
+    """Each page of any ledger is made, and agrees with the views about the pass rate."""
     path = build(tmp_path)
     lab = path if path.is_dir() else path.parent
     lab = lab if (lab / "ledger.sqlite").exists() else lab / ".lab"
@@ -454,12 +455,12 @@ def test_every_kind_of_run_has_its_pages(
             assert letters.count("p") == sum(v["rate"]["passed"] for v in shown["variants"])
             counted = sum(v["rate"]["counted"] for v in shown["variants"])
             assert sum(map(letters.count, "pfmex")) == counted
-            with suppress(InvalidInput):  # A run of one variant has nothing to compare.
+            with suppress(InvalidInput):  # A run of one variant has no comparison.
                 compared = ledger.compare(run.run_id).comparisons
                 sentences = " ".join(shown["sentences"]["ahead"][1:])
-                for each in compared:
-                    assert escape_values(each.decision.text) in sentences
-                    assert len(compared) == 1 or f"{each.b.variant_id}" in sentences
+                for comparison in compared:
+                    assert escape_values(comparison.decision.text) in sentences
+                    assert len(compared) == 1 or f"{comparison.b.variant_id}" in sentences
             for path_of in ("now", "changes", "grid", "slots/0/logs"):
                 assert server.get(f"{address}/{path_of}").status == 200
             for idx in range(min(run.total_slots, 12)):
@@ -471,7 +472,7 @@ def test_every_kind_of_run_has_its_pages(
 def test_the_last_commit_is_counted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts of a run that goes on may be a moment old; those of one that has ended are exact."""
+    """Counts of a running run may be a moment old, and counts of an ended run are exact."""
     monkeypatch.setattr("labledger.view.caches._MULTIPLE", 1e12)
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer, view_servers.serving(path.parent) as server:
@@ -485,11 +486,11 @@ def test_the_last_commit_is_counted_at_once(
         writer.leases.release(lease, RunStatus.COMPLETED)
         document = server.document(f"/runs/{kit.RUN}")
         assert (document["committed"], document["as_of"]) == (4, 4)
-        assert [each["rate"]["counted"] for each in document["variants"]] == [2, 2]
+        assert [variant["rate"]["counted"] for variant in document["variants"]] == [2, 2]
 
 
 def test_a_page_links_to_its_own_document(server: RunningServer) -> None:
-    """The link to a page as JSON has the parameters of the page."""
+    """The link to a page as JSON has the page's parameters."""
     slot = f"/runs/{kit.RUN}/slots/1?beside=base"
     for path in ("/?q=SMALL-007", "/sql?q=SELECT+1+AS+one", "/compare?side=a&side=b", slot):
         page = server.get(path)
@@ -499,7 +500,7 @@ def test_a_page_links_to_its_own_document(server: RunningServer) -> None:
 
 
 def test_the_list_follows_what_changes(tmp_path: Path) -> None:
-    """The list of runs has each commit, tag and end at once, and no run that was deleted."""
+    """The list of runs shows each commit, tag and end at once, and drops deleted runs."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer, view_servers.serving(path.parent) as server:
         lease = kit.begin_run(writer, 2)
@@ -522,7 +523,7 @@ def test_the_list_follows_what_changes(tmp_path: Path) -> None:
 
 
 def test_the_pace_is_that_of_the_present_owner(tmp_path: Path) -> None:
-    """Hours in which nobody ran a run do not count: what is left would seem to take days."""
+    """Hours without a coordinator do not count in the estimate of the remaining time."""
     with WatchedRun(tmp_path, started=clock.now() - timedelta(hours=9)) as run:
         run.commit(20)
         run.release(RunStatus.INTERRUPTED)
@@ -537,7 +538,7 @@ def test_the_pace_is_that_of_the_present_owner(tmp_path: Path) -> None:
 
 
 def test_what_had_ended_before_is_no_pace(tmp_path: Path) -> None:
-    """What a resume collects at once, and slots that never ran, say nothing of trials to come."""
+    """Results that a resume collects, and slots that never ran, do not affect the pace."""
     with WatchedRun(tmp_path, started=clock.now() - timedelta(hours=9)) as run:
         run.commit(4)
         run.release(RunStatus.INTERRUPTED)
@@ -551,7 +552,7 @@ def test_what_had_ended_before_is_no_pace(tmp_path: Path) -> None:
 
 
 def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> None:
-    """A cancelled slot has its state, its sign in the grid, no trial to come, and no second end."""
+    """A cancelled slot has its state, its grid sign, no future trial, and one end."""
     with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
         run.commit(6)
         before = server.document(f"/runs/{RUN}")
@@ -560,10 +561,10 @@ def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> Non
         request_control(RUN, "cancel", {"variant": ["hasty"]}, lab_dir=lab)
         run.apply_requests()
         after = server.document(f"/runs/{RUN}")
-        # 18 slots were left, of which 6 are of the variant, slot 20 among them.
+        # Before, 18 slots were open; 6 of them, slot 20 included, belong to the variant.
         left = [
-            each["progress"]["eta_s"] * each["progress"]["rate_per_h"] / 3600
-            for each in (before, after)
+            moment["progress"]["eta_s"] * moment["progress"]["rate_per_h"] / 3600
+            for moment in (before, after)
         ]
         assert left == [pytest.approx(18), pytest.approx(12)]
         assert after["grid"]["tasks"][3]["cells"] == {
@@ -583,7 +584,7 @@ def test_what_is_cancelled_is_said_before_it_is_committed(tmp_path: Path) -> Non
 
 
 def test_a_spent_budget_is_said(tmp_path: Path) -> None:
-    """Once the budget is spent, the page says that nothing more starts, and no time left."""
+    """Once the budget is spent, the page says that no more trials start, without a time left."""
     with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
         run.commit(6)
         assert server.document(f"/runs/{RUN}")["progress"]["eta_s"] > 0
@@ -596,7 +597,7 @@ def test_a_spent_budget_is_said(tmp_path: Path) -> None:
 
 
 def test_a_prepared_trial_that_is_paused_is_no_running_one(tmp_path: Path) -> None:
-    """It is marked so, and counts on no host."""
+    """A paused prepared trial is marked so, and counts on no host."""
     with WatchedRun(tmp_path, 4) as run, view_servers.serving(tmp_path / ".lab") as server:
         run.dispatch("agent", "working\n", 1)
         run.journal(1, 1, platform.node())
@@ -610,7 +611,7 @@ def test_a_prepared_trial_that_is_paused_is_no_running_one(tmp_path: Path) -> No
 
 
 def test_a_phase_runs_since_it_began(tmp_path: Path) -> None:
-    """Time in which a trial waited for its turn is not that of its agent, nor is it work done."""
+    """Waiting time of a trial counts neither as its agent's time nor as work done."""
     with WatchedRun(tmp_path, started=clock.now() - timedelta(minutes=30)) as run:
         run.commit(6)
         run.dispatch("agent", "working\n", 1)
@@ -618,19 +619,19 @@ def test_a_phase_runs_since_it_began(tmp_path: Path) -> None:
             (slot,) = server.document(f"/runs/{RUN}/now")["running"]
         assert slot["phase"] == "agent"
         assert slot["seconds"] < 60
-        said = request_control(RUN, "pause", dry_run=True, lab_dir=tmp_path / ".lab")
-        assert said.running == 1
-        assert said.about_s is not None
+        sentence = request_control(RUN, "pause", dry_run=True, lab_dir=tmp_path / ".lab")
+        assert sentence.running == 1
+        assert sentence.about_s is not None
         with open_ledger(tmp_path / ".lab") as ledger:
             [(mean,)] = ledger.rows(
                 "SELECT avg(duration_ms) FROM trials WHERE variant_id = :variant",
                 {"variant": slot["variant_id"]},
             )[1]
-        assert said.about_s == pytest.approx(max(1.0, mean / 1000 - slot["seconds"]), abs=5)
+        assert sentence.about_s == pytest.approx(max(1.0, mean / 1000 - slot["seconds"]), abs=5)
 
 
 def test_what_a_pause_holds_up_is_said(tmp_path: Path) -> None:
-    """Results that wait for a paused slot, and a run that is stopping, are told; no time is."""
+    """Results behind a paused slot, and a stopping run, are shown without a remaining time."""
     with WatchedRun(tmp_path) as run:
         run.commit(4)
         first = run.slots[4]
@@ -654,7 +655,7 @@ def test_what_a_pause_holds_up_is_said(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_is_spent_already_is_said(tmp_path: Path) -> None:
-    """A limit below what is spent ends the run: the reply says so before it is asked for."""
+    """The reply warns in advance that a limit below the spending ends the run."""
     with WatchedRun(tmp_path) as run:
         run.commit(6)
 
@@ -669,7 +670,7 @@ def test_a_budget_that_is_spent_already_is_said(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_failed_phase_is_beside_its_message(tmp_path: Path) -> None:
-    """The last lines of its stderr, where the agent failed; nothing where it did not."""
+    """A failed phase shows the last lines of its stderr, and another phase shows none."""
     with WatchedRun(tmp_path) as run:
         stderr = Artifact.inline("".join(f"line {n}\n" for n in range(100)).encode())
         failure = {"status": SlotStatus.AGENT_ERROR, "reason": "agent_exit_nonzero", "scores": ()}

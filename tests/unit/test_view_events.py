@@ -1,4 +1,4 @@
-"""The events of `labledger view`, and what pages say when ledger or coordinator are gone."""
+"""The events of `labledger view`, and pages without a ledger or coordinator."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def lease(writer: LedgerWriter) -> Lease:
 
 
 def follow(server: RunningServer) -> Iterator[dict[str, object]]:
-    """The slots of the run as a page gets them: from the cursor on, until there are no more."""
+    """Return the run's slots as a page gets them, from the cursor to the end."""
     after = 0
     while True:
         changes = server.document(f"/runs/{kit.RUN}/changes?after={after}&limit=7")
@@ -76,12 +76,12 @@ def follow(server: RunningServer) -> Iterator[dict[str, object]]:
 def test_a_commit_is_told_and_asked_for(
     server: RunningServer, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """An event says how far a run is, and the cursor gets exactly what the page lacks."""
+    """An event has a run's progress, and the cursor gets exactly the missing slots."""
     with server.events() as events:
         hello = events.next()
         assert hello.name == "hello"
         assert hello.data["ledger"]["problem"] is None
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         for idx in range(5):
             writer.commit_result(lease, kit.result(idx))
         event = events.until("commit")
@@ -98,11 +98,11 @@ def test_a_commit_is_told_and_asked_for(
 def test_only_the_run_of_a_page_is_told(
     server: RunningServer, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """A page of one run is not woken by the commits of another."""
+    """Commits of another run do not wake a page."""
     other = kit.begin_run(writer, 4, run_id="run-2")
     with server.events(f"/events?run={kit.RUN}") as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         writer.commit_result(other, kit.result(0, "run-2"))
         writer.commit_result(lease, kit.result(0))
         assert events.until("commit").data["run"] == kit.RUN
@@ -111,10 +111,10 @@ def test_only_the_run_of_a_page_is_told(
 def test_notes_and_owners_are_told(
     server: RunningServer, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """A change that is no commit is told as such, and the document has it."""
+    """A change other than a commit has its own event, and the document shows it."""
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         writer.add_note(kit.RUN, "looks odd")
         assert events.until("state").data == {"run": kit.RUN}
         assert server.document(f"/runs/{kit.RUN}")["notes"][0]["note"] == "looks odd"
@@ -125,14 +125,14 @@ def test_notes_and_owners_are_told(
 
 
 def test_a_page_learns_that_its_run_was_graded_again(tmp_path: Path) -> None:
-    """The regrading's own events wake it too, and then it shows the new grading."""
+    """Events of the regrading wake the page, which then shows the new grading."""
     path = kit.make_ledger(tmp_path)
     graded.complete_run(path, "PFPF")
     with view_servers.serving(path.parent) as server:
         assert server.document(f"/runs/{kit.RUN}")["grading"]["generation"] == 1
         with server.events(f"/events?run={kit.RUN}") as events:
             events.until("hello")
-            wait_until(lambda: server.server.watcher._rows, "the first look")
+            wait_until(lambda: server.server.watcher.rows, "the first look")
             graded.regrade(path, kit.RUN, 2, "PPPP")
             assert events.until("state").data == {"run": kit.RUN}
         document = server.document(f"/runs/{kit.RUN}")
@@ -141,7 +141,7 @@ def test_a_page_learns_that_its_run_was_graded_again(tmp_path: Path) -> None:
 
 
 def test_a_listener_that_is_slow_gets_the_newest_state() -> None:
-    """However much happens meanwhile, one event of a run waits, the newest."""
+    """A slow listener has at most one waiting event of a run, the newest."""
 
     async def run() -> None:
         listener = Listener(None)
@@ -159,36 +159,38 @@ def test_a_listener_that_is_slow_gets_the_newest_state() -> None:
 def test_nobody_looks_while_no_page_is_open(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger is asked for changes only while somebody listens; a closed page is noticed."""
+    """The ledger is polled only while a page is open, and a closed page is noticed."""
     monkeypatch.setattr("labledger.view.watcher._ALIVE_S", 1e6)
     watcher = server.server.watcher
-    assert not watcher._has_listeners.is_set()
+    assert not watcher.has_listeners.is_set()
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: watcher._rows, "the first look")
+        wait_until(lambda: watcher.rows, "the first look")
     wait_until(lambda: server.call(lambda: watcher.listeners) == 0, "the end of the stream")
-    wait_until(lambda: not watcher._has_listeners.is_set(), "the end of the looks")
+    wait_until(lambda: not watcher.has_listeners.is_set(), "the end of the looks")
 
 
 def test_a_killed_coordinator_is_noticed(
     server: RunningServer, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A coordinator that died wrote nothing; pages are told, and say since when, and what to do."""
+    """After a coordinator died, pages say so, since when, and what to do."""
     lease = writer.leases.acquire(kit.RUN, this_process(), 3600.0)
     writer.journal_dispatch(lease, [Dispatch(0, 1, "container-0", "here", kit.TIMES[0])])
     with server.events() as events:
         events.until("hello")
         assert server.document(f"/runs/{kit.RUN}/slots/0")["state"] == "running"
-        wait_until(lambda: server.server.watcher._owned, "a look at the owners")
+        wait_until(lambda: server.server.watcher.owned, "a look at the owners")
         assert server.document(f"/runs/{kit.RUN}")["sentences"]["notices"] == []
         monkeypatch.setattr(
-            "labledger.execution.process_identity._process_token", lambda _pid: "another"
+            "labledger.execution.process_identity.token_of_process", lambda _pid: "another"
         )
         assert events.until("state").data == {"run": kit.RUN}
     for document in (server.document(f"/runs/{kit.RUN}"), server.document(f"/runs/{kit.RUN}/now")):
         assert (document["lost"], document["owned"], document["owner"]) == (True, False, None)
         (notice,) = document["sentences"]["notices"]
-        assert re.match(r"No coordinator has run it since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice)
+        assert re.match(
+            r"Its coordinator has sent no heartbeat since \d+ \w+ 20\d\d, \d\d:\d\d UTC: ", notice
+        )
         assert f"`labledger resume {kit.RUN}`" in notice
         assert (document["running"], document["progress"]["running"]) == ([], 0)
         assert "1 trial was started and has no result yet" in document["sentences"]["pace"][1]
@@ -199,16 +201,16 @@ def test_a_killed_coordinator_is_noticed(
 def test_nobody_is_ahead_of_a_variant_of_which_nothing_counts(
     server: RunningServer, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """With one variant's first slot committed, its rate is told, and what the other lacks."""
+    """With one variant's first slot committed, the page has its rate and the missing side."""
     writer.commit_result(lease, kit.result(0))
-    (told,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
-    assert told == "base 100.0%; no trial of treat counts in a pass rate yet."
+    (ahead,) = server.document(f"/runs/{kit.RUN}")["sentences"]["ahead"][:1]
+    assert ahead == "base 100.0%; no trial of treat counts in a pass rate yet."
 
 
 def test_the_decision_of_a_large_run_follows(
     server: RunningServer, writer: LedgerWriter, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decision says after how many slots it was made; once nobody runs the run, that is all."""
+    """A decision names its number of slots, and updates while a coordinator runs."""
     monkeypatch.setattr("labledger.view.screens.run_sentences._COMPARED_AT_ONCE", -1)
     monkeypatch.setattr("labledger.view.caches._MULTIPLE", 1e9)
     for idx in range(4):
@@ -231,7 +233,7 @@ def test_the_decision_of_a_large_run_follows(
 def test_a_comparison_and_costs_are_of_now(
     server: RunningServer, writer: LedgerWriter, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A comparison that somebody asks for has all slots; so have the costs, once nothing runs."""
+    """A requested comparison has all slots, and so have the costs of an ended run."""
     monkeypatch.setattr("labledger.view.caches._MULTIPLE", 1e9)
     compared = []
     for idx in range(4):
@@ -249,15 +251,15 @@ def test_a_comparison_and_costs_are_of_now(
 def test_trials_that_run_are_counted_in_their_folders(
     lab: Path, server: RunningServer, writer: LedgerWriter
 ) -> None:
-    """A width that `resume` was given is stored nowhere: what has begun to print says what runs."""
+    """A resume's width is not stored, so the number of running trials comes from outputs."""
     resolved = {"benchmark": {**kit.BENCHMARK, "policy": {}}, "design": {"max_concurrency": 2}}
     run = kit.new_run("run-2", resolved=resolved)
     writer.create_run(run, kit.tasks(5), kit.slots(10))
     lease = writer.leases.acquire("run-2", this_process(), 3600.0)
 
     def progress() -> tuple[int, int, int | None]:
-        found = server.document("/runs/run-2/now")["progress"]
-        return found["running"], found["prepared"], found["max_concurrency"]
+        progress = server.document("/runs/run-2/now")["progress"]
+        return progress["running"], progress["prepared"], progress["max_concurrency"]
 
     def begin(idx: int) -> None:
         entry = Dispatch(idx, 1, f"container-{idx}", platform.node(), kit.TIMES[0])
@@ -282,11 +284,11 @@ def test_trials_that_run_are_counted_in_their_folders(
 
 
 def test_a_ledger_that_is_removed_is_told(lab: Path, server: RunningServer) -> None:
-    """Pages say since when the ledger cannot be read and why, and go on once it is back."""
+    """Pages say why and since when the ledger is unreadable, and continue when it is back."""
     path = lab / "ledger.sqlite"
     with server.events() as events:
         hello = events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         for file in lab.glob("ledger.sqlite*"):
             file.rename(lab / f"away-{file.name}")
         trouble = events.until("ledger").data
@@ -309,12 +311,12 @@ def test_a_run_that_is_deleted_while_it_is_watched_is_told(
     lease: Lease,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run that ran at the last look and is gone at the next is told as a change, no trouble."""
+    """A running run that is deleted between two looks is a change, not an error."""
     monkeypatch.setattr("labledger.view.watcher._OWNER_S", 0.0)
     writer.create_run(kit.new_run("run-2"), kit.tasks(1), kit.slots(2))
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._owned, "a look at the owners")
+        wait_until(lambda: server.server.watcher.owned, "a look at the owners")
         writer.delete_run(kit.RUN, "of this test", lambda _: True)
         event = events.next()
         assert (event.name, event.data) == ("state", {"run": kit.RUN})
@@ -331,21 +333,21 @@ def test_an_unexpected_error_ends_no_watching(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
-    """What fails while the ledger is followed is told, and so is what was committed meanwhile."""
+    """An error while following the ledger is reported, and so are the commits meanwhile."""
 
     def fail(*_: object) -> None:
         raise error
 
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         with monkeypatch.context() as patched:
             patched.setattr("labledger.ledger.reader.LedgerReader.progress", fail)
             writer.commit_result(lease, kit.result(0))
             assert events.next().data["problem"] is not None
-        told = [events.next(), events.next()]
-        assert (told[0].name, told[0].data["problem"]) == ("ledger", None)
-        assert (told[1].name, told[1].data["upto"]) == ("commit", 1)
+        next_events = [events.next(), events.next()]
+        assert (next_events[0].name, next_events[0].data["problem"]) == ("ledger", None)
+        assert (next_events[1].name, next_events[1].data["upto"]) == ("commit", 1)
 
 
 def test_a_replaced_ledger_is_read_anew(
@@ -359,19 +361,19 @@ def test_a_replaced_ledger_is_read_anew(
         writer.commit_result(lease, kit.result(0, "another"))
     with server.events() as events:
         events.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         for suffix in ("-wal", "-shm"):
             (lab / f"ledger.sqlite{suffix}").unlink(missing_ok=True)
         other.rename(lab / "ledger.sqlite")
-        told = {events.until("state").data["run"], events.until("state").data["run"]}
-        assert told == {kit.RUN, "another"}
+        runs = {events.until("state").data["run"], events.until("state").data["run"]}
+        assert runs == {kit.RUN, "another"}
     assert [run["run_id"] for run in server.document("/")["runs"]] == ["another"]
     assert server.get(f"/runs/{kit.RUN}").status == 404
     assert server.document("/runs/another")["committed"] == 1
 
 
 def test_a_ledger_of_another_version_is_named(lab: Path, server: RunningServer) -> None:
-    """A ledger that was upgraded meanwhile is not read as if it were not."""
+    """A ledger that was upgraded meanwhile is refused by its version."""
     assert server.get("/").status == 200
     raw = DRIVER.connect(str(lab / "ledger.sqlite"))
     raw.execute("CREATE TABLE of_the_future (x)")
@@ -386,7 +388,7 @@ def test_a_ledger_of_another_version_is_named(lab: Path, server: RunningServer) 
 def test_open_pages_do_not_keep_the_log(
     lab: Path, server: RunningServer, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """The write-ahead log can be emptied at any time while pages are open and ask."""
+    """The write-ahead log can be emptied while pages are open and ask."""
     with server.events() as events:
         events.until("hello")
         for idx in range(TOTAL):
@@ -402,7 +404,7 @@ def test_open_pages_do_not_keep_the_log(
 
 
 def test_a_locked_ledger_is_read(server: RunningServer, writer: LedgerWriter, lease: Lease) -> None:
-    """Pages are answered while a writer holds the lock: they read the last commit."""
+    """While a writer holds the lock, pages show the last commit."""
     writer.commit_result(lease, kit.result(0))
     raw = DRIVER.connect(str(writer.path), isolation_level=None)
     raw.execute("BEGIN IMMEDIATE")
@@ -428,13 +430,13 @@ def test_a_taken_over_run_shows_its_owner(
 def test_many_pages_share_one_watcher(
     server: RunningServer, writer: LedgerWriter, lease: Lease
 ) -> None:
-    """Each of ten pages is told of every run's progress, whatever the others do."""
+    """Each of ten pages gets every run's progress, whatever the others do."""
     streams = [server.events() for _ in range(10)]
     readers = [stream.__enter__() for stream in streams]
     try:
         for reader in readers:
             reader.until("hello")
-        wait_until(lambda: server.server.watcher._rows, "the first look")
+        wait_until(lambda: server.server.watcher.rows, "the first look")
         for idx in range(10):
             writer.commit_result(lease, kit.result(idx))
         for reader in readers:
@@ -446,29 +448,29 @@ def test_many_pages_share_one_watcher(
 
 
 def test_pages_share_answers_until_the_next_change() -> None:
-    """What many pages ask at once is made once, and anew after the next change that is told."""
-    made = itertools.count(1)
-    told = 0
+    """An answer that many pages request is made once, and again after the next change."""
+    numbers = itertools.count(1)
+    changes = 0
 
     async def run() -> None:
-        nonlocal told
-        shared = SharedAnswers(lambda: told)
+        nonlocal changes
+        shared = SharedAnswers(lambda: changes)
 
         async def make() -> PageAnswer:
             await asyncio.sleep(0)
-            return PageAnswer(str(next(made)).encode(), "text/plain", 200)
+            return PageAnswer(str(next(numbers)).encode(), "text/plain", 200)
 
         answers = await asyncio.gather(*(shared.get("changes", make) for _ in range(10)))
         assert {answer.body for answer in answers} == {b"1"}
         assert (await shared.get("now", make)).body == b"2"
-        told += 1
+        changes += 1
         assert (await shared.get("changes", make)).body == b"3"
 
     asyncio.run(run())
 
 
 def test_a_page_that_is_closed_ends_no_answer_of_others() -> None:
-    """The request that began an answer may be cancelled while others wait for it."""
+    """Cancelling the request that began an answer does not cancel others that wait for it."""
 
     async def run() -> None:
         shared, may_end = SharedAnswers(lambda: 0), asyncio.Event()

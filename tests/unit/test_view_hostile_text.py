@@ -1,4 +1,4 @@
-"""What containers, tasks and requests say is only text on the pages of `labledger view`."""
+"""Text from containers, tasks and requests is only text on the pages of `labledger view`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     ],
 )
 def test_no_text_becomes_markup(server: RunningServer, path: str) -> None:
-    """Whatever a page shows, hostile text neither ends an element nor a data block, nor hides."""
+    """On any page, hostile text ends neither an element nor a data block, and is not hidden."""
     for address in (path, f"{path}{'&' if '?' in path else '?'}format=json"):
         answer = server.get(address)
         assert answer.status < 500, answer.text
@@ -90,7 +90,7 @@ def test_no_text_becomes_markup(server: RunningServer, path: str) -> None:
 
 
 def test_hostile_text_is_shown_with_its_escapes(server: RunningServer) -> None:
-    """A person sees which characters a task's name has, and the document says the same."""
+    """A person sees the characters of a task's name, and the document says the same."""
     document = server.document(f"/runs/{kit.RUN}/grid")
     name = document["tasks"][0]["task_id"]
     assert "\\x1b[31m\\u202e\\u2066\\x00" in name
@@ -104,7 +104,7 @@ def test_hostile_text_is_shown_with_its_escapes(server: RunningServer) -> None:
     ["../ledger.sqlite", "..", "%2e%2e%2fledger.sqlite", "a'b", 'a"b', "a%00b", "<script>"],
 )
 def test_ids_lead_nowhere_else(server: RunningServer, run_id: str) -> None:
-    """An id is only looked up in the ledger: no path of it leads to a file."""
+    """An id is only looked up in the ledger, never used as a path."""
     for path in ("", "/now", "/changes", "/grid", "/slots/0", "/slots/0/logs", "/report"):
         name = run_id if "%" in run_id else quote(run_id, safe="")
         answer = server.get(f"/runs/{name}{path}")
@@ -119,7 +119,7 @@ def test_static_files_stay_in_their_folder(server: RunningServer) -> None:
 
 
 def test_csv_is_exact_and_a_download(server: RunningServer) -> None:
-    """The rows of a query as CSV have every character, and no browser makes a page of them."""
+    """CSV rows of a query have every character, and no browser shows them as a page."""
     answer = server.get(f"/sql?q={quote('SELECT task_id FROM trials')}&format=csv")
     assert HOSTILE.replace('"', '""') in answer.body.decode()
     assert answer.headers["content-type"].startswith("text/csv")
@@ -127,7 +127,7 @@ def test_csv_is_exact_and_a_download(server: RunningServer) -> None:
 
 
 def test_a_data_block_is_the_document(server: RunningServer) -> None:
-    """The page carries the document that its address with format=json gives."""
+    """The page carries the same document as its address with format=json."""
     page = server.get(f"/runs/{kit.RUN}/slots/0").document
     document = server.document(f"/runs/{kit.RUN}/slots/0")
     assert json.dumps(page | {"at": ""}) == json.dumps(document | {"at": ""})

@@ -41,7 +41,7 @@ def lab_with_long_lines(folder: Path) -> Path:
     with kit.open_writer(path) as writer:
         run = kit.new_run(resolved=plan_run(experiment).resolved)
         writer.create_run(run, kit.tasks(2), kit.slots(4))
-        # It is built once for all tests, of which the last may be much later.
+        # It is built once for all tests, and the last test may run much later.
         lease = writer.leases.acquire(kit.RUN, kit.OWNER, 3600.0)
         artifact = Artifact.inline(LONG)
         record = kit.evidence(0, artifact)
@@ -83,7 +83,7 @@ def test_a_stored_line_of_ten_megabytes_comes_in_parts(server: RunningServer) ->
 
 
 def test_of_a_live_line_of_ten_megabytes_the_end_is_kept(server: RunningServer) -> None:
-    """While a trial prints without a line end, the pages hold the end of it, and say so."""
+    """While a trial prints without a line end, pages show the end of the line, and say so."""
     part = server.document(f"/runs/{kit.RUN}/slots/1/logs")
     assert 0 < len(part["text"]) <= live_outputs.CHUNK
     assert part["skipped"] >= len(LONG) - 2 * live_outputs.CHUNK
@@ -99,7 +99,7 @@ def test_a_page_with_long_outputs_stays_small(server: RunningServer) -> None:
 
 
 def test_live_output_goes_on_where_it_was(lab: Path, server: RunningServer) -> None:
-    """A page that asks with the offset of the last answer gets what was printed since."""
+    """A page that sends the last offset gets the output since then."""
     part = server.document(f"/runs/{kit.RUN}/slots/1/logs")
     while part["text"]:
         part = server.document(f"/runs/{kit.RUN}/slots/1/logs?from={part['next']}&of=attempt+1")
@@ -115,7 +115,7 @@ def test_live_output_goes_on_where_it_was(lab: Path, server: RunningServer) -> N
 
 
 def test_a_link_among_live_outputs_is_not_followed(lab: Path, server: RunningServer) -> None:
-    """An output that a container replaced by a link is withheld, and the page says why."""
+    """An output that a container replaced by a link is withheld, with the reason."""
     state = contract.trial_folder(lab / "runs" / kit.RUN, 1, 1) / "state"
     (lab / "secret").write_text("of the host")
     (state / "agent.stderr").symlink_to(lab / "secret")
@@ -127,7 +127,7 @@ def test_a_link_among_live_outputs_is_not_followed(lab: Path, server: RunningSer
 def test_an_output_that_is_not_there_is_withheld(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An artifact that cannot be read, as after an import without any, is withheld."""
+    """An unreadable artifact, as after an import without artifacts, is withheld."""
 
     def fail(*_: object) -> None:
         raise LedgerError("the ledger has no artifact")
@@ -138,7 +138,7 @@ def test_an_output_that_is_not_there_is_withheld(
     part = server.document(f"/runs/{kit.RUN}/slots/0/logs")
     assert (part["text"], part["withheld"]) == ("", "the ledger has no artifact")
     assert (part["ended"], part["of"]) == (True, "stored")
-    assert opened.source() is source  # What is kept of it is still there.
+    assert opened.source() is source  # The kept part is still there.
 
 
 SECRET = "s3cr3t-value-of-a-key"
@@ -146,16 +146,16 @@ SECRET = "s3cr3t-value-of-a-key"
 
 @pytest.mark.parametrize("cut", range(0, len(SECRET) + 1, 3))
 def test_a_secret_is_redacted_where_reading_begins(tmp_path: Path, cut: int) -> None:
-    """No part of a secret is shown, wherever in it what is passed over ends."""
+    """No part of a secret is shown, wherever the skipped part ends."""
     redactor = Redactor({"KEY": SECRET})
     attempt = live_outputs.LiveAttempt(kit.RUN, 0, 1, tmp_path)
     attempt.state.mkdir(parents=True)
-    # Reading begins so far before the end of the file.
+    # Reading begins this far before the end of the file.
     end = live_outputs.CHUNK + redactor.margin
     content = b"x" * (6 * live_outputs.CHUNK) + SECRET.encode()
     content += b"y" * (end - len(SECRET) + cut)
     (attempt.state / "agent.stdout").write_bytes(content)
-    output = live_outputs._LiveOutput(attempt, "agent.stdout", redactor)
+    output = live_outputs.LiveOutput(attempt, "agent.stdout", redactor)
     output.read_on()
     assert set(bytes(output.shown)) <= set(b"xy[redacted:KEY]")
     assert output.shown.endswith(b"y" * 1000)
@@ -168,12 +168,12 @@ def reader(lab: Path) -> Iterator[LedgerReader]:
 
 
 def attempts(folder: Path, count: int) -> list[live_outputs.LiveAttempt]:
-    """So many attempts, each of which has printed a line."""
-    made = [live_outputs.LiveAttempt(kit.RUN, number, 1, folder) for number in range(count)]
-    for attempt in made:
+    """Return this many attempts that have each printed a line."""
+    attempts = [live_outputs.LiveAttempt(kit.RUN, number, 1, folder) for number in range(count)]
+    for attempt in attempts:
         attempt.state.mkdir(parents=True)
         (attempt.state / "agent.stdout").write_text(f"line of {attempt.schedule_idx}\n")
-    return made
+    return attempts
 
 
 def test_the_secrets_of_each_of_many_trials_are_asked_for_once(
@@ -200,7 +200,7 @@ def test_the_secrets_of_each_of_many_trials_are_asked_for_once(
 def test_an_engine_that_hangs_holds_one_thread(
     tmp_path_factory: pytest.TempPathFactory, reader: LedgerReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While an engine does not answer, one page waits for it, and no other one asks it soon."""
+    """While an engine does not answer, one page waits for it, and others do not ask soon."""
     monkeypatch.setattr(live_outputs, "required_secrets", lambda *_: {"KEY"})
     monkeypatch.setattr(live_outputs, "_ENGINE_TIMEOUT_S", 60)
     monkeypatch.setattr(live_outputs, "_ENGINE_AGAIN_S", 1e6)
@@ -227,7 +227,7 @@ def test_an_engine_that_hangs_holds_one_thread(
 
 
 def test_two_hundred_idle_connections_hinder_nobody(server: RunningServer) -> None:
-    """Pages are answered while connections stand open, and those are ended after a time."""
+    """Pages are answered beside open idle connections, which are ended after a time."""
     with ExitStack() as stack:
         idle = [stack.enter_context(server.connect()) for _ in range(200)]
         half = [stack.enter_context(server.connect()) for _ in range(20)]
@@ -262,7 +262,7 @@ def test_a_new_connection_takes_the_place_of_an_idle_one(
 def test_connections_are_refused_while_all_are_used(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection with a request under way is not ended for another one."""
+    """A connection with a running request is not ended for another one."""
     monkeypatch.setattr("labledger.view.access.MAX_CONNECTIONS", 3)
     with ExitStack() as stack:
         streams = [stack.enter_context(server.events()) for _ in range(3)]
@@ -274,17 +274,17 @@ def test_connections_are_refused_while_all_are_used(
 
 
 def test_a_connection_without_a_request_ends_sooner(server: RunningServer) -> None:
-    """A connection of a browser that was admitted may be idle for longer than a stranger's."""
-    with server.connect() as stranger, server.connect() as own:
+    """An admitted browser's connection may be idle for longer than a stranger's."""
+    with server.connect() as stranger, server.connect() as visitor:
         lines = ["GET /sql HTTP/1.1", f"Host: 127.0.0.1:{server.port}"]
         lines += [f"{name}: {value}" for name, value in server.headers.items()]
-        own.sendall("\r\n".join([*lines, "", ""]).encode())
-        assert own.recv(1) == b"H"
+        visitor.sendall("\r\n".join([*lines, "", ""]).encode())
+        assert visitor.recv(1) == b"H"
         for _ in range(2):  # The second look finds that nothing has moved.
             server.call(server.connections.end_idle, 60.0, 0.0)
         assert has_ended(stranger)
-        own.setblocking(False)
-        wait_until(lambda: is_silent(own), "all of the answer")
+        visitor.setblocking(False)
+        wait_until(lambda: is_silent(visitor), "all of the answer")
 
 
 def is_silent(sock: socket.socket) -> bool:
@@ -301,7 +301,7 @@ def connection_list(server: RunningServer) -> list[object]:
 
 
 def test_a_reader_that_stands_still_is_ended(server: RunningServer) -> None:
-    """A client that asks and does not read is ended after a time, and what it was sent is freed."""
+    """A client that does not read its answer is ended after a time, and memory is freed."""
     sql = quote("SELECT printf('%.*c', 2000, '0') AS x FROM events, events AS e")
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -311,8 +311,14 @@ def test_a_reader_that_stands_still_is_ended(server: RunningServer) -> None:
         sock.sendall("\r\n".join([*lines, "", ""]).encode() * 20)
 
         def unsent() -> int:
-            transports = [each.transport for each in server.connections._server.connections]
-            return sum(each.get_write_buffer_size() for each in transports if each is not None)
+            transports = [
+                connection.transport for connection in server.connections._server.connections
+            ]
+            return sum(
+                transport.get_write_buffer_size()
+                for transport in transports
+                if transport is not None
+            )
 
         wait_until(lambda: server.call(unsent) > 0, "an answer that is not read")
         assert server.get("/").status == 200
@@ -342,7 +348,7 @@ def has_ended(sock: socket.socket) -> bool:
 def test_requests_that_are_not_proper_are_refused(
     server: RunningServer, request_bytes: bytes, status: bytes
 ) -> None:
-    """A request that is too long or malformed ends with a short answer, and nothing else does."""
+    """A request that is too long or malformed gets a short answer without side effects."""
     with server.connect() as sock:
         sock.sendall(request_bytes)
         assert sock.recv(1 << 16).split()[1] == status
@@ -350,7 +356,7 @@ def test_requests_that_are_not_proper_are_refused(
 
 
 def test_a_large_body_is_refused(server: RunningServer) -> None:
-    """A change has a small body: more is not read."""
+    """The body of a change is limited, and a larger one is not read."""
     headers = {**server.headers, "Origin": f"http://127.0.0.1:{server.port}"}
     answer = server.request("POST", f"/runs/{kit.RUN}/control", headers, b"x" * MIB)
     assert 400 <= answer.status < 500
@@ -368,7 +374,7 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 
 
 def test_a_query_without_end_is_ended(server: RunningServer, short_limit: None) -> None:
-    """A query is interrupted at its limit of time, with words, and the next one is answered."""
+    """A query is interrupted at its time limit with a message, and the next one is answered."""
     answer = server.get(f"/sql?q={quote(ENDLESS)}&format=json")
     assert answer.status == 400
     assert "longer than 0.2 seconds" in answer.document["error"]["message"]
@@ -376,7 +382,7 @@ def test_a_query_without_end_is_ended(server: RunningServer, short_limit: None) 
 
 
 def test_a_query_may_have_ten_thousand_characters(server: RunningServer) -> None:
-    """A query of any characters is answered up to the limit, and beyond it refused with words."""
+    """A query up to the limit of characters is answered, and a longer one is refused."""
     sql = "SELECT length('%s') AS n"
     text = "\N{PILE OF POO}" * (10_000 - len(sql % ""))
     assert server.document(f"/sql?q={quote(sql % text)}")["rows"] == [[len(text)]]
@@ -386,14 +392,14 @@ def test_a_query_may_have_ten_thousand_characters(server: RunningServer) -> None
 
 
 def test_a_query_may_only_read_views(server: RunningServer) -> None:
-    """The screen refuses what `labledger query` refuses."""
+    """The screen refuses the queries that `labledger query` refuses."""
     for sql in ("DELETE FROM run", "SELECT * FROM lease", "PRAGMA journal_mode", "ATTACH 'x' AS y"):
         assert server.get(f"/sql?q={quote(sql)}&format=json").status == 400
         assert server.get(f"/sql?q={quote(sql)}&format=csv").status == 400
 
 
 def test_a_query_with_the_word_interrupted_ends_nothing(server: RunningServer) -> None:
-    """An error whose message has that word is an error of the query: the server goes on."""
+    """An error whose message has that word is an error of the query, and the server continues."""
     answer = server.get("/sql?q=SELECT+*+FROM+runs+WHERE+status=interrupted&format=json")
     assert answer.status == 400
     assert "no such column: interrupted" in answer.document["error"]["message"]
@@ -403,7 +409,7 @@ def test_a_query_with_the_word_interrupted_ends_nothing(server: RunningServer) -
 def test_no_error_of_a_request_ends_the_server(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What would end a program, raised while an answer is made, fails that answer alone."""
+    """Errors that would end a program fail only the request that raised them."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -415,7 +421,7 @@ def test_no_error_of_a_request_ends_the_server(
 
 
 def test_what_cannot_be_interrupted_is_refused(server: RunningServer) -> None:
-    """A regular expression, which may take for ever, is refused with what to use instead."""
+    """A regular expression, which may take forever, is refused with an alternative."""
     for sql in ("SELECT 'a' REGEXP 'a'", "SELECT RegExp('a', run_id) FROM runs"):
         answer = server.get(f"/sql?q={quote(sql)}&format=json")
         assert answer.status == 400
@@ -424,7 +430,7 @@ def test_what_cannot_be_interrupted_is_refused(server: RunningServer) -> None:
 
 
 def test_rows_are_limited(server: RunningServer) -> None:
-    """A query with many or large rows shows the first, and says that there are more."""
+    """A query with many or large rows shows the first ones, and says that there are more."""
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
     document = server.document(f"/sql?q={quote(many)}")
     assert len(document["rows"]) == 1000
@@ -440,7 +446,7 @@ def test_rows_are_limited(server: RunningServer) -> None:
 def test_no_download_is_cut(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, name: str, limit: str
 ) -> None:
-    """A query with more rows than a download may have is refused, with what writes all of them."""
+    """A query with too many rows for a download is refused, with the command for all rows."""
     url = f"/sql?q={quote('SELECT value FROM json_each(json_array(1, 2, 3))')}&format=csv"
     assert server.get(url).text == "value\n1\n2\n3\n"
     monkeypatch.setattr(f"labledger.view.screens.sql_screen.{name}", 2)
@@ -456,7 +462,7 @@ NEVER = "SELECT instr(printf('%.*c', 60000000, 'a'), printf('%.*c', 30000000, 'a
 
 
 def test_a_function_without_end_is_ended(server: RunningServer, short_limit: None) -> None:
-    """A query whose function cannot be interrupted is ended at the limit, and so is its process."""
+    """A query whose function cannot be interrupted is ended with its process at the limit."""
     answer = server.get(f"/sql?q={quote(NEVER)}&format=json")
     assert answer.status == 400
     assert "longer than 0.2 seconds" in answer.document["error"]["message"]
@@ -465,10 +471,10 @@ def test_a_function_without_end_is_ended(server: RunningServer, short_limit: Non
 
 
 def query_processes() -> list[int]:
-    """The processes of this process's queries."""
+    """Return the processes of this process's queries."""
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    own = [int(pid) for path in children for pid in path.read_text().split()]
-    return [pid for pid in own if b"query_program" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    pids = [int(pid) for path in children for pid in path.read_text().split()]
+    return [pid for pid in pids if b"query_program" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.mark.parametrize(
@@ -481,7 +487,7 @@ def query_processes() -> list[int]:
     ids=["memory", "row", "value"],
 )
 def test_a_query_may_not_take_all_memory(server: RunningServer, sql: str) -> None:
-    """A query whose values are too large is refused with words, and the next one is answered."""
+    """A query with huge values is refused with a message, and the next one is answered."""
     answer = server.get(f"/sql?q={quote(sql)}&format=json")
     assert answer.status == 400
     assert answer.document["error"]["hint"]
@@ -489,7 +495,7 @@ def test_a_query_may_not_take_all_memory(server: RunningServer, sql: str) -> Non
 
 
 def test_a_query_ends_with_the_server(lab: Path) -> None:
-    """The process of a query does not outlive the server, even if the server is killed."""
+    """A query's process ends with the server, even if the server is killed."""
     program = f"""
 import sys
 from labledger.view.query_process import Question, ask
@@ -504,7 +510,7 @@ ask(Question({str(lab / "ledger.sqlite")!r}, {NEVER!r}, "json", 1, 1, 1e6))
 
 
 def test_other_pages_are_answered_while_queries_run(server: RunningServer) -> None:
-    """Queries that nothing interrupts take no thread from other pages, also from slow ones."""
+    """Queries that cannot be interrupted take no thread from other pages."""
     with ExitStack() as stack:
         for _ in range(6):
             sock = stack.enter_context(server.connect())

@@ -18,7 +18,7 @@ ID = "0123456789abcdef" * 4
 
 
 class Machine:
-    """A clock, and what a trial has used of processors; both stand still."""
+    """A clock and a trial's processor time, both controlled by the test."""
 
     def __init__(self) -> None:
         self.now, self.used_s = 100.0, 7.0
@@ -51,7 +51,7 @@ async def wait(waited: WaitedTime, machine: Machine, seconds: float, used_s: flo
     ("used_s", "counted_s"), [(0.0, 10.0), (3.0, 7.0), (10.0, 0.0), (80.0, 0.0), (-5.0, 10.0)]
 )
 def test_computing_is_no_waiting(used_s: float, counted_s: float) -> None:
-    """What the trial uses of processors while it waits is subtracted, and never more than that."""
+    """Processor time of the trial during a wait is subtracted, and never more."""
 
     async def test(waited: WaitedTime, machine: Machine) -> None:
         await wait(waited, machine, 10, used_s)
@@ -61,7 +61,7 @@ def test_computing_is_no_waiting(used_s: float, counted_s: float) -> None:
 
 
 def test_what_is_used_at_other_times_is_not_subtracted() -> None:
-    """Computing before or between waits shortens none of them, nor a later one."""
+    """Processor time before or between waits is not subtracted."""
 
     async def test(waited: WaitedTime, machine: Machine) -> None:
         machine.used_s += 50
@@ -75,7 +75,7 @@ def test_what_is_used_at_other_times_is_not_subtracted() -> None:
 
 
 def test_a_call_that_does_not_wait_counts_nothing() -> None:
-    """A call that passes at once, or while another one is under way, is no wait."""
+    """A call that passes at once, or beside a running one, adds no waiting time."""
 
     async def test(waited: WaitedTime, machine: Machine) -> None:
         with waited.waiting():
@@ -88,7 +88,7 @@ def test_a_call_that_does_not_wait_counts_nothing() -> None:
 
 
 def test_an_agent_that_is_held_back_waits_whatever_its_calls_do() -> None:
-    """While the gateway itself keeps calls waiting, a call under way changes nothing."""
+    """While the gateway itself delays calls, a running call changes nothing."""
 
     async def test(waited: WaitedTime, machine: Machine) -> None:
         with waited.working():
@@ -104,7 +104,7 @@ def test_an_agent_that_is_held_back_waits_whatever_its_calls_do() -> None:
 def test_the_time_is_written_on_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no new file can be made, the one that is there is overwritten."""
+    """If no new file can be made, the existing one is overwritten."""
     path = tmp_path / "waited"
     path.write_text("1234\n")
 
@@ -153,7 +153,7 @@ def test_a_container_is_found_by_its_id(
     text: str,
     seconds: float | None,
 ) -> None:
-    """Control groups of both versions are read, also where a process is in a group below."""
+    """Control groups of both versions are read, also with processes in a subgroup."""
     monkeypatch.setattr(container_processors, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(container_processors, "_PROCESSES", tmp_path / "proc")
     for name, content in (("self", "0::/\n"), ("9", "0::/\n"), ("10", groups)):
@@ -180,7 +180,7 @@ def test_a_container_is_found_by_its_id(
 
 @pytest.mark.parametrize("note", [None, "", "../../etc", "x" * 64, "\xff"])
 def test_a_note_without_an_id_names_no_container(tmp_path: Path, note: str | None) -> None:
-    """Without the id of a container nothing is looked for."""
+    """Without a container id, no control group is read."""
     path = tmp_path / "container"
     if note is not None:
         path.write_bytes(note.encode("latin-1"))

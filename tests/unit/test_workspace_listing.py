@@ -1,4 +1,4 @@
-"""Listings of a workspace that a container could write anything in."""
+"""Listings of a workspace with arbitrary content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labledger.records.canonical_json import sha256_hex
 
 
 def test_a_seeded_folder_is_its_seed(tmp_path: Path) -> None:
-    """Right after it was filled, a workspace lists as its seed does."""
+    """A newly filled workspace lists exactly like its seed."""
     seed = InlineSeed({"a.txt": "ä\r\n", "sub/deep/b": "", "node_modules/x.js": "x"})
     seed.fill(tmp_path)
     before, after = list_seed(seed), list_folder(tmp_path)
@@ -28,7 +28,7 @@ def test_a_seeded_folder_is_its_seed(tmp_path: Path) -> None:
 
 
 def test_kinds_of_entries(tmp_path: Path) -> None:
-    """Files, links and other entries are distinguished; nothing is followed or waited for."""
+    """Files, links and other entries are distinguished, without following or waiting."""
     (tmp_path / "run").write_text("x")
     (tmp_path / "run").chmod(0o755)
     (tmp_path / "link").symlink_to("/etc")
@@ -96,8 +96,8 @@ def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     whole = list_folder(tmp_path)
     assert (len(whole.entries), whole.truncated) == (30, False)
     monkeypatch.setattr(workspace, "MAX_ENTRIES", 20)
-    found = list_folder(tmp_path)
-    assert (len(found.entries) <= 20, found.truncated) == (True, True)
+    listed = list_folder(tmp_path)
+    assert (len(listed.entries) <= 20, listed.truncated) == (True, True)
     listing = workspace.Listing(_characters_left=100)
     for i in range(100):
         listing.add(f"name{i:06d}", Entry("file", 0))
@@ -107,7 +107,7 @@ def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_hashing_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than the budget is read; files beyond it are listed without a digest."""
+    """Files beyond the byte budget are listed without a digest."""
     for name in "abcd":
         (tmp_path / name).write_bytes(bytes(1000))
     monkeypatch.setattr(workspace, "HASHING_BUDGET", 2500)
@@ -120,10 +120,10 @@ def test_hashing_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_more_folders_than_can_be_looked_into(tmp_path: Path) -> None:
-    """Folders that wait to be looked into take of the room for names, full or empty."""
+    """Queued folders, full or empty, count in the memory for names."""
     for name in "abcdefghij":
         (tmp_path / "deep" / (name * 20)).mkdir(parents=True)
     listing = workspace.Listing(_characters_left=100)
-    assert list(workspace._walk(tmp_path, listing)) == []
+    assert list(workspace.walk(tmp_path, listing)) == []
     assert listing.truncated
     assert listing.as_json()["left_out"] == []

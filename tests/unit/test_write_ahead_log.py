@@ -1,4 +1,4 @@
-"""The write-ahead log: readers let it grow, and it shrinks when they have gone."""
+"""The write-ahead log grows while readers are open, and shrinks afterwards."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Growing:
 
     def commit(self, times: int = 1) -> None:
         for _ in range(times):
-            made = kit.result(self.next)
+            trial_result = kit.result(self.next)
             big = Artifact.inline(os.urandom(LIMIT // 4))
-            result = kit.result(self.next, artifacts=(*made.artifacts, big))
+            result = kit.result(self.next, artifacts=(*trial_result.artifacts, big))
             self.writer.commit_result(self.lease, result)
             self.next += 1
 
@@ -69,8 +69,7 @@ def committed(raw: Any) -> int:
 
 
 def test_a_reader_that_stays_holds_nobody_up(run: Growing, path: Path) -> None:
-    """A long read blocks no commit and keeps its snapshot; the log grows, and shrinks
-    afterwards."""
+    """A long read blocks no commit and keeps its snapshot, and the log shrinks afterwards."""
     run.commit()
     with reading(path) as raw:
         run.commit(12)
@@ -86,7 +85,7 @@ def test_a_reader_that_stays_holds_nobody_up(run: Growing, path: Path) -> None:
 
 
 def test_readers_in_a_row_do_not_starve_it(run: Growing, path: Path) -> None:
-    """Where one reader begins before the last one ends, always, the log shrinks all the same."""
+    """The log shrinks even if one reader always begins before the last one ends."""
     ended = threading.Event()
     begun = [threading.Event(), threading.Event()]
 
@@ -111,7 +110,7 @@ def test_readers_in_a_row_do_not_starve_it(run: Growing, path: Path) -> None:
 
 
 def test_a_heartbeat_shrinks_it(run: Growing, path: Path) -> None:
-    """A coordinator sees to the log as long as it lives."""
+    """A coordinator shrinks the log as long as it lives."""
     with reading(path):
         run.commit(12)
     assert sqlite.log_size(path) > 2 * LIMIT
@@ -122,7 +121,7 @@ def test_a_heartbeat_shrinks_it(run: Growing, path: Path) -> None:
 
 
 def test_it_is_emptied_at_the_end(path: Path) -> None:
-    """A reader that is merely there does not leave a log behind, whatever its size."""
+    """An idle reader does not leave a log behind at the end, whatever its size."""
     with closing(sqlite.DRIVER.connect(f"file:{path}?mode=ro", uri=True)) as idle:
         with kit.open_writer(path) as writer:
             Growing(writer).commit()
@@ -135,7 +134,7 @@ def test_it_is_emptied_at_the_end(path: Path) -> None:
 def test_who_opens_the_ledger_writes_it_again(
     run: Growing, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a sync has refused may be in memory alone, and only what is written again is stored."""
+    """After a failed sync, opening the ledger writes the log again, so that it is durable."""
     run.commit(5)
     log = path.with_name(path.name + "-wal")
     before, stored, written = log.read_bytes(), list[bytes](), bytearray()
@@ -159,7 +158,10 @@ def test_who_opens_the_ledger_writes_it_again(
 def test_a_ledger_whose_log_is_refused_is_not_opened(
     run: Growing, path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[LedgerError]
 ) -> None:
-    """What is written after a part that is gone would be gone, too. Nothing stays locked."""
+    """A ledger with an unreadable log is not opened, because later writes would be lost.
+
+    Nothing stays locked.
+    """
     run.commit()
 
     def refuse(_: int) -> None:

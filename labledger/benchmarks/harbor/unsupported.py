@@ -17,10 +17,11 @@ from labledger.benchmarks.harbor.task_toml import (
     VerifierMode,
     is_usable,
 )
+from labledger.experiment.consistency_checks import MIN_MEMORY_BYTES
 from labledger.text.words import counted
 
 COMPOSE_FILE = "docker-compose.yaml"
-_MIN_MEMORY_MB = 6
+_MIN_MEMORY_MB = MIN_MEMORY_BYTES >> 20
 
 
 def unsupported(

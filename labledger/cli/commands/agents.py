@@ -13,7 +13,7 @@ from labledger.cli.help_pages import CommandLine
 from labledger.text.figures import format_size
 
 if TYPE_CHECKING:
-    from labledger import AgentInfo
+    from labledger.results import AgentInfo
 
 agents = CommandLine(name="agents", help="The agents that experiments can name.")
 

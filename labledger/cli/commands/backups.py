@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, say
+from labledger.errors import Exit
 from labledger.text.figures import format_size
 from labledger.text.words import counted, counted_of
 
 if TYPE_CHECKING:
-    from labledger import BackupProgress, RestoredRun
+    from labledger.results import BackupProgress, RestoredRun
 
 _ARTIFACT_BYTES = 1 << 14
 """The fixed cost of copying an artifact, expressed in bytes, for the progress display."""

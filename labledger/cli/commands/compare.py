@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from labledger import Exit, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, out_sentence, say, table
+from labledger.errors import Exit, InvalidInput, Problem
 
 if TYPE_CHECKING:
-    from labledger import Comparison, ComparisonText, RankingText
+    from labledger.results import Comparison, ComparisonText, RankingText
 
 FORMATS = ("table", "json", "markdown")
 
@@ -116,9 +116,6 @@ def compare(
             help="Write a JUnit report with a test for each gate and each task; missed gates fail.",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(hidden=True, help="Has no effect: nothing is drawn at random.")
-    ] = 0,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Compare variants or runs on the same tasks.
@@ -127,7 +124,8 @@ def compare(
     were left out and why, and the smallest difference that this number of tasks could have shown.
     Differences are B minus A.
     """
-    from labledger import CompareOptions, ErrorCounting, Estimand, open_ledger
+    from labledger import CompareOptions, open_ledger
+    from labledger.results import ErrorCounting, Estimand
 
     if format not in FORMATS:
         _refuse("--format", f"found {format!r}; expected one of {', '.join(FORMATS)}")
@@ -144,7 +142,6 @@ def compare(
         all_pairs=all_pairs,
         equivalent_within=equivalent_within,
         require_equivalent=require_equivalent,
-        seed=seed,
     )
     if junit is not None and all_pairs:
         _refuse("--junit", "is for a baseline and its treatments, not for --all-pairs")
@@ -154,7 +151,7 @@ def compare(
         comparison = ledger.compare(*sides, options=options)
     _print(comparison, format)
     if junit is not None:
-        from labledger import write_junit
+        from labledger.results import write_junit
 
         write_junit(comparison, junit)
         say(f"wrote {junit}")
@@ -200,7 +197,7 @@ def print_comparison(comparison: Comparison) -> None:
 
     Print all pairs as two tables: the ranking of the sides, and their differences.
     """
-    from labledger import comparison_texts, ranking_text
+    from labledger.results import comparison_texts, ranking_text
 
     ranking = ranking_text(comparison)
     if ranking is not None:
@@ -237,7 +234,7 @@ def _headings(texts: ComparisonText) -> tuple[str, str]:
 
 def print_markdown(comparison: Comparison) -> None:
     """Print each comparison as Markdown, then the gates; or the ranking of all pairs."""
-    from labledger import comparison_texts, ranking_text
+    from labledger.results import comparison_texts, ranking_text
 
     ranking = ranking_text(comparison)
     if ranking is not None:

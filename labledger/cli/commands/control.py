@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import labledger
-from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import add_lab_dir, confirm, out, out_json, say
-from labledger.cli.option_groups import with_option_groups
+from labledger.cli.option_groups import run_options, with_option_groups
+from labledger.errors import Exit
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
-    from labledger import ControlReply, JsonObject
+    from labledger.results import ControlReply, JsonObject
 
 _WAIT_S = 5.0
 
@@ -132,7 +132,7 @@ def set_limits(
         what["max_concurrency"] = arguments.parse_count("--max-concurrency", max_concurrency)
     if at_most_per_host is not None:
         what["at_most_per_host"] = arguments.parse_count("--at-most-per-host", at_most_per_host)
-    limits = labledger.RunOptions(**arguments.parse_budgets(budget_usd, budget_tokens)).budget
+    limits = run_options(**arguments.parse_budgets(budget_usd, budget_tokens)).budget
     budget = {kind: None if math.isinf(limit) else limit for kind, limit in limits.items()}
     what |= {"budget": budget} if budget else {}
     asking.ask(run_id, "set", what)

@@ -23,22 +23,16 @@ from labledger.cli.console import (
     say,
     table,
 )
-from labledger.cli.option_groups import Chosen, Running, with_option_groups
+from labledger.cli.option_groups import Chosen, Running, run_options, with_option_groups
+from labledger.errors import Exit
 from labledger.text.figures import clock_time
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger import (
-        BenchmarkCheck,
-        CheckPlan,
-        Exit,
-        PlanText,
-        RunOptions,
-        RunOutcome,
-        TaskSupport,
-    )
+    from labledger import RunOptions
+    from labledger.results import BenchmarkCheck, CheckPlan, PlanText, RunOutcome, TaskSupport
 
 
 def init(
@@ -107,7 +101,7 @@ def preflight(
     """
     from labledger.cli.run_display import watcher
 
-    options = labledger.RunOptions(
+    options = run_options(
         lab_dir=lab_dir,
         egress_image=egress_image,
         on=on,
@@ -189,14 +183,12 @@ def plan(
         metric=metric,
         from_runs=tuple(from_runs or ()),
     )
-    run_options = labledger.RunOptions(
-        lab_dir=lab_dir, **chosen.as_options(), max_concurrency=max_concurrency
-    )
-    size_plan = labledger.plan(experiment, options, run_options)
+    given = run_options(lab_dir=lab_dir, **chosen.as_options(), max_concurrency=max_concurrency)
+    size_plan = labledger.plan(experiment, options, given)
     if json:
         out_json(size_plan.as_json())
     else:
-        _print(labledger.plan_text(size_plan))
+        _print(labledger.results.plan_text(size_plan))
 
 
 def _print(text: PlanText) -> None:
@@ -287,8 +279,8 @@ def check(
         if checked.problem is not None:
             say(f"not everything was checked: {checked.problem}")
             second = checked.outcome_offline
-            return labledger.Exit.INCOMPLETE if second is None else second.exit_code
-        return labledger.Exit.GATE_MISSED if checked.findings else labledger.Exit.COMPLETE
+            return Exit.INCOMPLETE if second is None else second.exit_code
+        return Exit.GATE_MISSED if checked.findings else Exit.COMPLETE
 
     running.watch(
         options, execute, lambda: labledger.plan_run(benchmark, options).variants, conclude

@@ -17,7 +17,7 @@ from labledger.cli.help_pages import CommandLine
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
-    from labledger import GatewayStatus, KeyPace, VariantTotals
+    from labledger.results import GatewayStatus, KeyPace, VariantTotals
 
 gateway = CommandLine(name="gateway", help="The model gateway.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def check(
 ) -> None:
     """Check the keys, models and prices that an experiment's agents need."""
     options = labledger.RunOptions(
-        agents=tuple(agent or ()),
+        source=labledger.SourceOptions(agents=tuple(agent or ())),
         env=arguments.parse_environment(env),
         env_files=tuple(env_file or ()),
     )
@@ -91,7 +91,7 @@ def _show(status: GatewayStatus) -> None:
 def _row(variant: VariantTotals) -> tuple[str, ...]:
     totals = variant.totals
     unknown = f" + {totals.unknown} unknown" if totals.unknown else ""
-    cost = f"${totals.cost / 1e12:.4f}"
+    cost = f"${totals.cost_usd:.4f}"
     if totals.unpriced or totals.unknown:
         cost += f" + {totals.unpriced + totals.unknown} unknown"
     return (

@@ -14,10 +14,11 @@ import labledger
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, say, table
 from labledger.cli.help_pages import CommandLine
+from labledger.errors import Exit
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
-    from labledger import ClusterHost
+    from labledger.results import ClusterHost
 
 hosts = CommandLine(name="hosts", help="The hosts of a cluster.")
 
@@ -98,10 +99,10 @@ def list_hosts(
         return
 
     if on is None:
-        problem = labledger.Problem(
+        problem = labledger.errors.Problem(
             "--on", "expected the address of a scheduler, or a cluster file"
         )
-        raise labledger.InvalidInput("the cluster", [problem])
+        raise labledger.errors.InvalidInput("the cluster", [problem])
     listed = labledger.list_hosts(on, insecure=insecure)
     if json:
         out_json([host.as_json() for host in listed])
@@ -153,7 +154,7 @@ def declare_lost(
     hosts if design.retry says so. An agent that still runs there may therefore run twice. The run
     refuses results that the host delivers later.
     """
-    from labledger import Exit, declare_host_lost, open_ledger
+    from labledger import declare_host_lost, open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         slots = ledger.state(run).open_slots

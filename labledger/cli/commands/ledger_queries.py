@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from labledger import InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import exact_stdout, out, say, table
+from labledger.errors import InvalidInput, Problem
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from labledger import Ledger, ViewInfo
+    from labledger import Ledger
+    from labledger.results import ViewInfo
 
 
 def query(
@@ -89,7 +90,7 @@ def query(
         moment = arguments.parse_since(as_of, "--as-of")
         statement = read_statement(sql, file)
         write_result(
-            *(ledger, statement, params, format, out_path), generation=generation, as_of=moment
+            ledger, statement, params, format, out_path, generation=generation, as_of=moment
         )
 
 
@@ -168,7 +169,7 @@ def _exported_runs(
 def _exported_run(
     ledger: Ledger, name: str, grading: int | None, what: str, *, rebuilds: bool
 ) -> str:
-    from labledger import grading_name
+    from labledger.results import grading_name
 
     graded = ledger.graded(name, grading)
     scored_id, root_id = graded.run.run_id, graded.root_id

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import labledger
-from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import confirm, out, out_json, print_checks, say
 from labledger.cli.help_pages import CommandLine
+from labledger.errors import Exit, InvalidInput, Problem
 from labledger.text.figures import format_size
 from labledger.text.words import counted, counted_of
 
 if TYPE_CHECKING:
-    from labledger import ImportedRun
+    from labledger.results import ImportedRun
 
 db = CommandLine(name="db", help="Upgrade, inspect and back up the ledger.", no_args_is_help=True)
 
@@ -333,7 +333,7 @@ def tag(
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Add tags to a run (+NAME), remove tags (-NAME), and print the tags that it has."""
-    from labledger import InvalidInput, Problem, change_tags
+    from labledger import change_tags
 
     words = tags or []
     unclear = [

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 import labledger
-from labledger import Exit
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, table
 from labledger.cli.help_pages import CommandLine
+from labledger.errors import Exit
 from labledger.text.words import counted
 
 notifications = CommandLine(
@@ -57,7 +57,7 @@ def list_notifications(
     table(("run", "event", "happened at", "receiver", "state", ""), rows)
 
 
-def _detail(notification: labledger.Notification) -> str:
+def _detail(notification: labledger.results.Notification) -> str:
     """Return when a notification was delivered, or why it was not."""
     if notification.delivered_at is not None:
         return notification.delivered_at

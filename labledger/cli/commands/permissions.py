@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import labledger
-from labledger import Exit, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import confirm, out, out_json, say
+from labledger.errors import Exit, InvalidInput, Problem
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
-    from labledger import Permission
+    from labledger.results import Permission
 
 _DIGITS = 64
 """The length of a digest in digits."""

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from labledger import InvalidInput, Problem
 from labledger.cli import arguments
+from labledger.errors import InvalidInput, Problem
 from labledger.text.words import counted
 
 _DEFAULT_PAGE = Path("report.html")
@@ -113,8 +113,9 @@ def report(
     with their logs, and provenance. It says if the run is unfinished. RUN means the current grading
     of the run; RUN.g1, RUN.g2, … name its gradings.
     """
-    from labledger import ErrorCounting, Estimand, LogSelection, ReportOptions, open_ledger
+    from labledger import ReportOptions, open_ledger
     from labledger.cli.console import exact_stdout, say
+    from labledger.results import ErrorCounting, Estimand, LogSelection
 
     if markdown and json:
         problem = Problem("--json", "cannot be given with --markdown; ask for one of them")

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import labledger
-from labledger import BUDGET_PARAMETERS, InvalidInput, Problem
 from labledger.cli import arguments
 from labledger.cli.console import confirm, out, out_json, out_json_parts, out_lines, say, table
 from labledger.cli.option_groups import Chosen, Running, variants_of, with_option_groups
+from labledger.errors import InvalidInput, Problem
+from labledger.results import BUDGET_PARAMETERS
 from labledger.text.figures import duration, usd, whole_number
 from labledger.text.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger import RerunPlan, RunExtension, RunPlan
+    from labledger.results import RerunPlan, RunExtension, RunPlan
 
 _MAX_PRINTED_SLOTS = 200
 
@@ -48,7 +49,9 @@ def run(
     options = running.options(chosen, run_id=run_id, replay=replay)
     if dry_run:
         planned = labledger.plan_run(experiment, options)
-        _print_plan(planned, labledger.expectation(planned, running.lab_dir), as_json=running.json)
+        _print_plan(
+            planned, labledger.results.expectation(planned, running.lab_dir), as_json=running.json
+        )
         return
     running.watch(
         options,
@@ -74,7 +77,7 @@ def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> Non
     out_lines(yaml.safe_dump(plan.resolved, sort_keys=False, allow_unicode=True))
     out(f"# digest {plan.digest}")
     out(f"# grader: {plan.sealing}")
-    for line in (*labledger.untested_sentences(plan.resolved), *expected):
+    for line in (*labledger.results.untested_sentences(plan.resolved), *expected):
         out(f"# {line}")
     for text in plan.warnings:
         out(f"# warning: {text}")

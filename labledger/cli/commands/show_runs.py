@@ -30,7 +30,8 @@ from labledger.text.words import counted, model_labels
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from labledger import Grading, JsonObject, Ledger, LogPiece, RunInfo
+    from labledger import Ledger
+    from labledger.results import Grading, JsonObject, LogPiece, RunInfo
 
 
 def runs(
@@ -221,7 +222,7 @@ _PRINTED_TEXTS = (
 
 def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     """Print the records of one trial, as `Ledger.slot` returns them."""
-    from labledger import grading_name
+    from labledger.results import grading_name
 
     slot = records["slot"]
     cell = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
@@ -367,7 +368,7 @@ def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
                 _print_text(name, content, full=full)
 
 
-_SEALED = {
+SEALED_WORDS = {
     "none": "grader files readable",
     "unreadable": "grader files unreadable to it",
     "after_agent": "grader files added after it ended",
@@ -379,7 +380,7 @@ _SEALED = {
 def _isolation(facts: JsonObject, *, full: bool) -> str:
     """Return the isolation facts of a trial as one line; suspected paths only with `full`."""
     user, suspected = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
-    words = [f"agent as {user}", _SEALED[facts["sealed"]]]
+    words = [f"agent as {user}", SEALED_WORDS[facts["sealed"]]]
     if facts.get("rights") == "docker":
         words[:1] = [f"{words[0]} with Docker's default rights"]
     if facts["checked"] is None:

@@ -14,7 +14,7 @@ from labledger.cli import arguments
 from labledger.cli.console import out_line_at_once, say
 
 if TYPE_CHECKING:
-    from labledger import ViewLinks
+    from labledger.results import ViewLinks
 
 
 def view(

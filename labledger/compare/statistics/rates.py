@@ -294,11 +294,11 @@ def _variance_within(
     """
     if any(n == k for side in counts for n, _ in side):
         return None
-    total = math.fsum(_jackknife(n, passed, k, of_task) for side in counts for n, passed in side)
+    total = math.fsum(jackknife(n, passed, k, of_task) for side in counts for n, passed in side)
     return total / len(counts[0]) ** 2
 
 
-def _jackknife(n: int, passed: int, k: int, of_task: _OfTask) -> float:
+def jackknife(n: int, passed: int, k: int, of_task: _OfTask) -> float:
     """Return the jackknife variance of a task's estimate on one side."""
     if passed in (0, n):
         return 0.0

@@ -100,16 +100,16 @@ def permutation_p(values: Array, *, mid: bool = False) -> tuple[float, bool]:
     # most `limit`.
     limit = (largest_sum - total) / 2
     if len(sizes) <= _MAX_EXACT_VALUES:
-        tail = _share_up_to(sizes, limit, mid=mid)
+        tail = share_up_to(sizes, limit, mid=mid)
     elif (steps := _lattice(sizes)) is not None:
         scale = float(steps.sum()) / largest_sum
-        tail = _lattice_share(steps, math.floor(limit * scale + 0.5 * _TOLERANCE + 1e-6), mid=mid)
+        tail = lattice_share(steps, math.floor(limit * scale + 0.5 * _TOLERANCE + 1e-6), mid=mid)
     else:
-        return min(1.0, 2 * _saddlepoint_tail(sizes, total)), False
+        return min(1.0, 2 * saddlepoint_tail(sizes, total)), False
     return min(1.0, 2 * tail), True
 
 
-def _share_up_to(sizes: Array, limit: float, *, mid: bool = False) -> float:
+def share_up_to(sizes: Array, limit: float, *, mid: bool = False) -> float:
     """Return the share of all subsets whose sum is at most `limit`; see `permutation_p`."""
     import numpy as np
 
@@ -147,7 +147,7 @@ def _lattice(sizes: Array) -> Array | None:
     return None
 
 
-def _lattice_share(steps: Array, limit: int, *, mid: bool = False) -> float:
+def lattice_share(steps: Array, limit: int, *, mid: bool = False) -> float:
     """Return the share of all subsets of whole numbers whose sum is at most `limit`."""
     import numpy as np
 
@@ -160,7 +160,7 @@ def _lattice_share(steps: Array, limit: int, *, mid: bool = False) -> float:
     return float(shares.sum() - (shares[limit] / 2 if mid else 0.0))
 
 
-def _saddlepoint_tail(sizes: Array, total: float) -> float:
+def saddlepoint_tail(sizes: Array, total: float) -> float:
     """Return the probability that `sizes` with random signs add up to at least `total` > 0.
 
     The approximation is Lugannani and Rice's (1980, Advances in Applied Probability 12:475–490).
@@ -269,7 +269,7 @@ def _approximate_bound(sampled: Units, level: float) -> float:
             return 0.5
         if total >= (1 - _TOLERANCE) * largest_sum:
             return 2.0 ** -len(sampled.sums)
-        return _saddlepoint_tail(sizes, total)
+        return saddlepoint_tail(sizes, total)
 
     spread = float(np.sqrt(np.sum(sampled.sums_less(centre) ** 2))) / float(sampled.sizes.sum())
     if not spread:

@@ -17,8 +17,8 @@ from labledger.records.model_costs import (
     SERVED,
     PriceTable,
     condition_of,
+    in_usd,
     parts_of,
-    priced_as,
     time_parts,
 )
 from labledger.records.served_models import is_same_model
@@ -132,12 +132,8 @@ class Charging:
         return condition_of(parts) or None
 
     def _range(self, request_tokens: int, condition: str | None) -> int | None:
-        provider, asked = self._model
-        for model, its_condition in priced_as(asked, condition):
-            price = self._prices.price_of(provider, model, request_tokens, its_condition)
-            if price is not None:
-                return price.from_tokens
-        return None
+        prices = self._prices.prices_of(*self._model, request_tokens, condition)
+        return next((price.from_tokens for price in prices), None)
 
     def _fees(self, reader: AnswerReader, condition: str | None) -> int | None:
         fees = self._prices.search_fees(*self._model, reader.searches, condition)
@@ -182,6 +178,6 @@ class Charging:
         if tokens is None or fees is None:
             return stated or "the provider says that it charged nothing"
         expected = tokens + fees
-        dollars = f"${stated / 10**12:g}, but the prices of the run give ${expected / 10**12:g}"
+        dollars = f"${in_usd(stated):g}, but the prices of the run give ${in_usd(expected):g}"
         is_plausible = stated <= _PLAUSIBLE * expected and expected <= _PLAUSIBLE * stated
         return stated if is_plausible else f"the provider says that it charged {dollars}"

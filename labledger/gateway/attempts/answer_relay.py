@@ -278,7 +278,8 @@ class Relay:
                 raise AnswerCut
         except AnswerCut as cut:
             await self._record(is_cut=True)
-            self._call.end(CallState.CUT, reason=cut.reason, **{**self._about, "status": 502})
+            about = self._about | {"status": 502}
+            self._call.end(CallState.CUT, reason=cut.reason, **about)
             await asyncio.shield(self._call.durable())
             message = "labledger: the provider's answer ended too early"
             raise NoAnswer(cut.reason, 502, message) from None

@@ -163,7 +163,7 @@ class Pace:
             self._turns.append(lane)
             lane.since = self._clock()
         lane.waiting.append(future)
-        self._wake()
+        self.wake()
         try:
             await future
         except asyncio.CancelledError:
@@ -182,7 +182,7 @@ class Pace:
         self.in_flight -= 1
         lane.in_flight -= 1
         self._busy_lanes -= lane.in_flight == 0
-        self._wake()
+        self.wake()
 
     def answered(self, attempt: Hashable, sent_at: float) -> None:
         """Note that a request met no limit."""
@@ -195,7 +195,7 @@ class Pace:
             if 2 * self.in_flight >= self.concurrency:
                 grown = self.concurrency + 1 / self.concurrency
                 self.concurrency = min(grown, self._settings.most)
-        self._wake()
+        self.wake()
 
     def limited(self, attempt: Hashable, sent_at: float, retry_after_s: float | None) -> None:
         """Note that a request met a limit. The provider may ask to wait `retry_after_s`."""
@@ -206,7 +206,7 @@ class Pace:
             if sent_at >= self._all.slowed_at:
                 self.concurrency = max(1.0, 0.7 * min(self.concurrency, self.in_flight))
             self._all.meet(sent_at, now, retry_after_s, chance)
-        self._wake()
+        self.wake()
 
     def _is_shared(self, now: float) -> bool:
         """Return whether, by their last outcomes, more lanes met a limit than got an answer."""
@@ -229,7 +229,7 @@ class Pace:
             return False
         return tries_alone or self._all.has_room(now, self.in_flight)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Send the requests that may be sent, one of each lane in turn. Check again later."""
         now = self._clock()
         passed = 0
@@ -263,4 +263,4 @@ class Pace:
             until = min(until, *(t for t in times if t > now), float("inf"))
         if self._turns and until < float("inf"):
             delay_s = max(0.001, until - now)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self.wake)

@@ -51,6 +51,7 @@ from labledger.hosts.host_transport import ClusterConnection
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_grants import Amounts, KeySource
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.life.start_limiter import StartRefused
 
 _FIRST_CONTACT_S = 10.0
@@ -93,13 +94,13 @@ class ClusterExecutor:
         self._relay = StoreRelay(connection, run.setup, object_store, self._state.warn_once)
         store = ArtifactStore(run.store_root)
         shares = HostShares(connection, self._state, run.caps, run.shares)
-        self._exchanges = HostExchanges(
+        self.exchanges = HostExchanges(
             connection, store, self._state, self._relay, run.keys, shares
         )
 
     def open(self) -> ClusterExecutor:
         """Find the hosts, and wait until each host that answers has reported its state."""
-        self._exchanges.hosts.spawn(self._exchanges.hosts.discover, None)
+        self.exchanges.hosts.spawn(self.exchanges.hosts.discover, None)
         deadline = clock.monotonic() + _FIRST_CONTACT_S
         while clock.monotonic() < deadline:
             with self._state.lock:
@@ -159,20 +160,20 @@ class ClusterExecutor:
         key = spec.key
         with self._state.lock:
             if spec.host:
-                self._exchanges.hosts.link(spec.host)
+                self.exchanges.hosts.link(spec.host)
                 return spec
             host_capacity = self._state.host_capacity
-            chosen = host_capacity.choose(spec)
+            chosen = host_capacity.choose(spec.container)
             links = self._state.links.values()
             is_too_large = (
                 chosen is None
                 and host_capacity.has_room
-                and not host_capacity.is_awaited(spec, links)
+                and not host_capacity.is_awaited(spec.container, links)
             )
-            self._state.blocked.too_large = spec if is_too_large else None
+            self._state.blocked.too_large = spec.container if is_too_large else None
             if chosen is None:
                 return None
-            chosen.reserved[key] = spec.image_id
+            chosen.reserved[key] = spec.container.image_id
             host_capacity.update(chosen)
             return spec.on_host(chosen.name)
 
@@ -180,7 +181,7 @@ class ClusterExecutor:
         key, future = spec.key, Future[AttemptResult]()
         future.set_running_or_notify_cancel()
         with self._state.lock:
-            link = self._exchanges.hosts.link(spec.host)
+            link = self.exchanges.hosts.link(spec.host)
             link.reserved.pop(key, None)
             if link.lost_because is not None:
                 link.pending[key] = Pending(spec, future)
@@ -188,14 +189,14 @@ class ClusterExecutor:
                 return future
             link.received.discard(key)
             link.forget_recalls(key)
-            is_ready = self._exchanges.has_inputs(link, spec)
+            is_ready = self.exchanges.has_inputs(link, spec)
             link.pending[key] = Pending(spec, future, is_ready)
             self._state.host_capacity.update(link)
             self._state.blocked.record_activity()
         if is_ready:
-            self._exchanges.wake(link)
+            self.exchanges.wake(link)
         else:
-            self._exchanges.hosts.spawn(partial(self._exchanges.prepare, link, key), link)
+            self.exchanges.hosts.spawn(partial(self.exchanges.prepare, link, key), link)
         return future
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
@@ -208,7 +209,7 @@ class ClusterExecutor:
         future = Future[None]()
         future.set_running_or_notify_cancel()
         with self._state.lock:
-            link = self._exchanges.hosts.link(spec.host)
+            link = self.exchanges.hosts.link(spec.host)
             if link.lost_because is not None:
                 future.set_result(None)
                 return future
@@ -216,7 +217,7 @@ class ClusterExecutor:
             if not link.is_connected:
                 # It is certain: the host gets the order when it is back, or the next cleanup.
                 future.set_result(None)
-        self._exchanges.wake(link)
+        self.exchanges.wake(link)
         return future
 
     def kill(self, spec: AttemptSpec) -> None:
@@ -233,7 +234,7 @@ class ClusterExecutor:
         """
         key = kill.spec.key
         with self._state.lock:
-            link = self._exchanges.hosts.link(kill.spec.host)
+            link = self.exchanges.hosts.link(kill.spec.host)
             link.recalled.add(key)
             pending = link.pending.get(key)
             if pending is not None and pending.is_new:
@@ -245,17 +246,17 @@ class ClusterExecutor:
             is_needed = key in link.pending or not kill.spares_started
             if is_needed and kill not in link.kills:
                 link.kills.append(kill)
-        self._exchanges.wake(link)
+        self.exchanges.wake(link)
 
     def has_started(self, spec: AttemptSpec) -> bool:
         with self._state.lock:
             link = self._state.links.get(spec.host)
             return link is not None and spec.key in link.started
 
-    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
+    def restart_notices(self) -> list[tuple[ContainerSpec, str]]:
         return list(drain(self._state.restarts))
 
-    def paused_attempts(self) -> list[AttemptSpec]:
+    def paused_containers(self) -> list[ContainerSpec]:
         return list(drain(self._state.paused))
 
     def warnings(self) -> list[str]:
@@ -276,7 +277,7 @@ class ClusterExecutor:
 
     def lose_host(self, host: str, because: str) -> None:
         with self._state.lock:
-            link = self._exchanges.hosts.link(host)
+            link = self.exchanges.hosts.link(host)
             link.lost_because = because
             leaving, link.leaving = list(link.leaving.values()), {}
             link.reserved.clear()
@@ -287,8 +288,8 @@ class ClusterExecutor:
     def _end_lost(self, link: HostLink) -> None:
         """Notify a lost host, and then end its attempts. Called with the lock held."""
         self._state.host_capacity.update(link)
-        self._exchanges.wake(link)
-        self._exchanges.hosts.spawn(partial(self._exchanges.end_lost, link), link)
+        self.exchanges.wake(link)
+        self.exchanges.hosts.spawn(partial(self.exchanges.end_lost, link), link)
 
     def stop_cause(self, patience_s: float) -> str | None:
         with self._state.lock:
@@ -310,7 +311,7 @@ class ClusterExecutor:
         for attempt in refused:
             attempt.refuse()
         for link in links:
-            self._exchanges.wake(link)
+            self.exchanges.wake(link)
 
     @staticmethod
     def _is_left_alone(link: HostLink, attempt: Pending) -> bool:
@@ -353,7 +354,7 @@ class ClusterExecutor:
 
     def close(self) -> None:
         """End the connection. Trials on hosts continue."""
-        self._exchanges.close()
+        self.exchanges.close()
         self._relay.close()
         self._connection.close()
 

@@ -13,7 +13,7 @@ from labledger import clock
 from labledger.execution.host_state import HostState, Limits, capacity_of, needs_of
 from labledger.hosts.coordinator_side.host_link import HostLink
 from labledger.hosts.host_messages import input_digests
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 
 _Load = tuple[bool, float]
 """Whether all slots of a host are taken, and the taken share. `choose_host` compares it first."""
@@ -67,7 +67,7 @@ class HostCapacity:
         if new.load is not None:
             self._with_room.setdefault(new.load, {})[link.name] = link
 
-    def choose(self, spec: AttemptSpec) -> HostLink | None:
+    def choose(self, spec: ContainerSpec) -> HostLink | None:
         """Return the host for an attempt like `choose_host`; None if no host with room can run it.
 
         A host that lacks the image gets only one attempt with it until the image is there, because
@@ -94,7 +94,7 @@ class HostCapacity:
                         return self._best(spec, links, inputs)
         return None
 
-    def is_awaited(self, spec: AttemptSpec, links: Iterable[HostLink]) -> bool:
+    def is_awaited(self, spec: ContainerSpec, links: Iterable[HostLink]) -> bool:
         """Return whether a host could take an attempt if it were not closed."""
         needs = needs_of(spec)
         return any(
@@ -119,7 +119,7 @@ class HostCapacity:
 
     @staticmethod
     def _best(
-        spec: AttemptSpec, links: Mapping[str, HostLink], inputs: Collection[str]
+        spec: ContainerSpec, links: Mapping[str, HostLink], inputs: Collection[str]
     ) -> HostLink | None:
         states = [link.state for link in links.values() if link.state is not None]
         taken = {name: link.taken for name, link in links.items()}
@@ -134,7 +134,7 @@ _MAX_NAMED_SLOTS = 10
 class BlockedHosts:
     """When a run last advanced, and which attempt it cannot place."""
 
-    too_large: AttemptSpec | None = None
+    too_large: ContainerSpec | None = None
     """The attempt to place next, if it needs more than any host with room offers."""
     _last_activity: float = field(default_factory=clock.monotonic)
 
@@ -180,7 +180,7 @@ def _no_host(links: Sequence[HostLink], patience_s: float) -> str:
     return f"no host could take a trial for {patience_s:.0f} s{details}"
 
 
-def _too_large(spec: AttemptSpec, patience_s: float) -> str:
+def _too_large(spec: ContainerSpec, patience_s: float) -> str:
     return (
         f"no host could take trial {spec.slot.schedule_idx} for {patience_s:.0f} s: it asks for "
         f"{needs_of(spec)}"
@@ -197,7 +197,7 @@ def _sentence(link: HostLink, patience_s: float) -> str:
 
 
 def choose_host(
-    spec: AttemptSpec,
+    spec: ContainerSpec,
     hosts: Iterable[HostState],
     taken: Mapping[str, int],
     inputs: Collection[str],

@@ -24,7 +24,7 @@ from labledger.hosts.coordinator_side.host_capacity import BlockedHosts, HostCap
 from labledger.hosts.coordinator_side.host_link import HostLink, set_result
 from labledger.hosts.host_messages import AttemptKey, RunSetup
 from labledger.hosts.host_transport import ClusterConnection, FoundHost
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 
 _DISCOVERY_INTERVAL_S = 1.0
 _NOT_A_HOST_FOR_S = 10.0
@@ -47,8 +47,8 @@ class ClusterState:
     links: dict[str, HostLink] = field(default_factory=dict)
     host_capacity: HostCapacity = field(default_factory=HostCapacity)
     """The room on hosts. Updated after each change of a link, under the lock."""
-    restarts: SimpleQueue[tuple[AttemptSpec, str]] = field(default_factory=SimpleQueue)
-    paused: SimpleQueue[AttemptSpec] = field(default_factory=SimpleQueue)
+    restarts: SimpleQueue[tuple[ContainerSpec, str]] = field(default_factory=SimpleQueue)
+    paused: SimpleQueue[ContainerSpec] = field(default_factory=SimpleQueue)
     warnings: SimpleQueue[str] = field(default_factory=SimpleQueue)
     reported: set[str] = field(default_factory=set)
     """Warnings that were reported, and are not repeated."""

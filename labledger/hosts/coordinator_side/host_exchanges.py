@@ -79,10 +79,10 @@ class HostExchanges:
         """`keys` are sent to hosts that do not read the keys of model providers themselves."""
         self._connection = connection
         self._state = state
-        self._inputs = InputSupply(connection, store, relay)
-        self._preparation = HostPreparation(connection, store, state, self._inputs, keys)
+        self.inputs = InputSupply(connection, store, relay)
+        self._preparation = HostPreparation(connection, store, state, self.inputs, keys)
         self._shares = shares
-        self._results = ResultTransfer(connection, store, state.setup.run, relay)
+        self.results = ResultTransfer(connection, store, state.setup.run, relay)
         self.hosts = HostDiscovery(connection, state, self._serve, self.prepare)
         self._shared_inputs = state.setup.digests
 
@@ -90,8 +90,8 @@ class HostExchanges:
         """End every exchange."""
         self.hosts.close()
         self._preparation.close()
-        self._inputs.close()
-        self._results.close()
+        self.inputs.close()
+        self.results.close()
 
     def _serve(self, link: HostLink) -> Iterator[Work]:
         yield partial(self._deliver, link)
@@ -108,7 +108,11 @@ class HostExchanges:
 
     def has_inputs(self, link: HostLink, spec: AttemptSpec) -> bool:
         """Return whether a host certainly has all inputs of an attempt. The lock is held."""
-        needed = {*needed_images(spec).values(), *input_digests(spec), *self._shared_inputs}
+        needed = {
+            *needed_images(spec.container).values(),
+            *input_digests(spec.container),
+            *self._shared_inputs,
+        }
         return link.is_connected and link.is_ready and link.known_inputs >= needed
 
     async def prepare(self, link: HostLink, key: AttemptKey) -> None:
@@ -121,9 +125,9 @@ class HostExchanges:
                     return
                 spec, session = pending.spec, link.session
             if session is not None and link.is_ready:
-                digests = input_digests(spec) | self._shared_inputs
+                digests = input_digests(spec.container) | self._shared_inputs
                 try:
-                    await self._inputs.provide(link, digests, needed_images(spec))
+                    await self.inputs.provide(link, digests, needed_images(spec.container))
                 except (HostUnreachable, WrongSession):
                     pass
                 except LabLedgerError as error:
@@ -255,10 +259,10 @@ class HostExchanges:
         self._record_ends(link, reply)
         for key, reason in reply.restarts:
             if (restarted := link.pending.get(key)) is not None:
-                self._state.restarts.put((restarted.spec, reason))
+                self._state.restarts.put((restarted.spec.container, reason))
         for key in reply.paused:
             if (paused := link.pending.get(key)) is not None:
-                self._state.paused.put(paused.spec)
+                self._state.paused.put(paused.spec.container)
         for warning in reply.warnings[:_MAX_WARNINGS]:
             self._state.warnings.put(f"{link.name}: {warning[:MAX_WARNING]}")
 
@@ -321,7 +325,7 @@ class HostExchanges:
         if pending is None:
             return
         try:
-            result = await self._results.receive(link, message, pending.spec)
+            result = await self.results.receive(link, message, pending.spec.evidence)
         except BadResult as error:
             self._record_bad_result(link, message.key, error.message)
             return

@@ -199,7 +199,7 @@ class HostLink:
         """Return whether an attempt waits here for an image that it lacks."""
         waiting = (attempt for attempt in self.pending.values() if not attempt.is_ready)
         return image_id in self.reserved.values() or any(
-            attempt.spec.image_id == image_id for attempt in waiting
+            attempt.spec.container.image_id == image_id for attempt in waiting
         )
 
     @property

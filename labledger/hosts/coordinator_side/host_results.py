@@ -11,10 +11,9 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import get_type_hints
 
 from labledger import clock
 from labledger.errors import MalformedJson, SchemaInvalid
@@ -36,21 +35,24 @@ from labledger.hosts.host_messages import (
     RunKey,
 )
 from labledger.hosts.host_transport import ClusterConnection, HostUnreachable
-from labledger.hosts.message_bytes import TypeMismatch, codec
 from labledger.records import JsonObject, canonical_json, json_schemas
-from labledger.records.attempt_result import Artifact, AttemptResult, EventFile
+from labledger.records.attempt_result import (
+    MAX_LINE_BYTES,
+    MAX_RECORD_DEPTH,
+    Artifact,
+    AttemptResult,
+    EventFile,
+)
+from labledger.records.json_codec import TypeMismatch
 from labledger.records.model_calls import Api
 from labledger.records.outcomes import NEVER_RUN
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.evidence_collection import EVIDENCE_SCHEMA
 from labledger.trial.evidence.grading import PREDICTION_SCHEMA, SCORE_SCHEMA
+from labledger.trial.evidence_spec import EvidenceSpec
 from labledger.trial.output_folders import event_file_for
 
 MAX_FILE_BYTES = 64 << 30
 """The largest artifact or file of events that is fetched, in bytes."""
-_MAX_DEPTH = canonical_json.MAX_DEPTH + 8
-"""The depth of a result: of JSON that a container wrote, and of the records around it."""
-_MAX_EVENT_LINE = 64 << 20
 _CALL_SCHEMA = "model_call_record_v1"
 _MAX_COUNT = 1 << 53
 """The largest believable number of tokens or milliseconds of a call."""
@@ -65,15 +67,15 @@ class BadResult(HostRefused):
     """A host sent no result of the attempt. The text continues a sentence."""
 
 
-def read_result(message: ResultMessage, spec: AttemptSpec, staged_events: Path) -> AttemptResult:
+def read_result(message: ResultMessage, spec: EvidenceSpec, staged_events: Path) -> AttemptResult:
     """Return the result in a message. A file of events will be in `staged_events`.
 
     Raises `BadResult` if the message holds no result, or a result of another attempt.
     """
     try:
-        document = canonical_json.loads(message.result, max_depth=_MAX_DEPTH)
+        document = canonical_json.loads(message.result, max_depth=MAX_RECORD_DEPTH)
         result = AttemptResult.from_json(document, staged_events)
-        _require_types(result)
+        _require_values(result)
         _require_records(result)
         _require_calls(result)
     except (MalformedJson, SchemaInvalid, TypeMismatch) as error:
@@ -89,7 +91,7 @@ def require_events(file: EventFile) -> None:
     """Raise `BadResult` unless a file of events holds the stated number of JSON objects."""
     count = 0
     with file.path.open("rb") as content:
-        while line := content.readline(_MAX_EVENT_LINE):
+        while line := content.readline(MAX_LINE_BYTES):
             try:
                 body = canonical_json.loads(line)
             except MalformedJson as error:
@@ -103,23 +105,16 @@ def require_events(file: EventFile) -> None:
         raise BadResult(f"has {count:,} events, and says {file.count:,}")
 
 
-def _require_types(result: AttemptResult) -> None:
-    """Raise an exception unless every field has its type and a value that can be stored.
+def _require_values(result: AttemptResult) -> None:
+    """Raise `ValueError` unless every field has a value that can be stored.
 
     The schemas check the fields with records.
     """
-    for name, (pack, unpack) in _CODECS.items():
-        unpack(pack(getattr(result, name)))
     if isinstance(result.events, EventFile):
-        unpack_text, unpack_count = codec(str).unpack, codec(int).unpack
-        unpack_text(result.events.name)
-        unpack_text(result.events.sha256)
-        numbers = [unpack_count(result.events.count)]
+        if result.events.sha256 is None:
+            raise TypeMismatch("expected a string, found null", ("events", "sha256"))
+        numbers = [result.events.count]
     else:
-        for event in result.events:
-            # Their codec would encode and decode each body once more.
-            if type(event.row_seq) is not int or type(event.body) is not dict:
-                raise TypeMismatch("an event has another type")
         numbers = [event.row_seq for event in result.events]
         if len(set(numbers)) != len(numbers):
             raise TypeMismatch("two events have the same number")
@@ -130,14 +125,6 @@ def _require_types(result: AttemptResult) -> None:
         raise TypeMismatch("its times are not comparable")
     if result.status in NEVER_RUN:
         raise TypeMismatch(f"no trial ends as {result.status}")
-
-
-_TYPES = get_type_hints(AttemptResult)
-_CODECS = {
-    field.name: codec(_TYPES[field.name])
-    for field in fields(AttemptResult)
-    if field.name not in {"events", *_SCHEMAS}
-}
 
 
 def _require_records(result: AttemptResult) -> None:
@@ -178,16 +165,16 @@ def _require_calls(result: AttemptResult) -> None:
         raise TypeMismatch("two calls to models have the same number, or they are not in order")
 
 
-def _require_names(result: AttemptResult, spec: AttemptSpec) -> None:
+def _require_names(result: AttemptResult, spec: EvidenceSpec) -> None:
     expected = {
         "ids": spec.ids,
-        "schedule_idx": spec.slot.schedule_idx,
+        "schedule_idx": spec.schedule_idx,
         "slot_commit_id": spec.slot_commit_id,
         "attempt": spec.attempt,
-        "container": spec.container_name,
+        "container": spec.container.name,
     }
-    if not spec.kind.is_carried_over(spec):
-        expected |= {"image_ref": spec.image_ref, "image_id": spec.image_id}
+    if not spec.is_carried_over:
+        expected |= {"image_ref": spec.container.image_ref, "image_id": spec.container.image_id}
     for name, value in expected.items():
         if (actual := getattr(result, name)) != value:
             shown = json.dumps(str(actual))[:200]
@@ -195,12 +182,12 @@ def _require_names(result: AttemptResult, spec: AttemptSpec) -> None:
 
 
 def _require_files(
-    result: AttemptResult, spec: AttemptSpec, contents: Mapping[str, bytes], events_size: int
+    result: AttemptResult, spec: EvidenceSpec, contents: Mapping[str, bytes], events_size: int
 ) -> None:
     """Raise `BadResult` unless the files have digests as names, and sizes within bounds."""
     sizes = {artifact.sha256: artifact.size for artifact in result.artifacts}
     if isinstance(result.events, EventFile):
-        if result.events.name != event_file_for(spec).name:
+        if result.events.name != event_file_for(spec.container).name:
             shown = json.dumps(result.events.name)[:200]
             raise BadResult(f"names a file of events of another attempt: {shown}")
         sizes[result.events.sha256 or ""] = events_size
@@ -225,7 +212,7 @@ class ResultTransfer:
     """Transfers of artifacts by digest, because two results may share an artifact."""
 
     async def receive(
-        self, link: HostLink, message: ResultMessage, spec: AttemptSpec
+        self, link: HostLink, message: ResultMessage, spec: EvidenceSpec
     ) -> AttemptResult:
         """Return the result of an attempt once all files that it refers to are durable here.
 

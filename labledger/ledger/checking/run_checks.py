@@ -74,8 +74,7 @@ def expected_definitions() -> Definitions:
     They come from the code's declarations. The statements in the user's cache, which may have
     created a ledger, could have been altered.
     """
-    # SQLAlchemy and `tables` take long to import, and everything that opens a ledger imports this
-    # module.
+    # Imported late: these take long, and everything that opens a ledger imports this module.
     from sqlalchemy.dialects import sqlite
     from sqlalchemy.schema import CreateIndex, CreateTable
 

@@ -1,6 +1,6 @@
 """The meaning of each column of the views, for `labledger query --schema` and the reference.
 
-A name in `_COMMON` means the same in every view, except for the columns in `_EXCEPTIONS`
+A name in `COMMON` means the same in every view, except for the columns in `EXCEPTIONS`
 (``view.column``). Tests require a meaning for every column of every view, and no others.
 """
 
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from labledger.records.model_costs import USUAL_METRICS
 from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.resource_use import NUMBERS
 
-_COMMON = {
+COMMON = {
     **dict.fromkeys(SlotStatus, "committed slots with this status"),
     **{verdict: f"slots whose verdict is `{verdict}`" for verdict in Verdict},
     **dict.fromkeys(
         USUAL_METRICS, "the last attempt's metric of this name; null if unknown or negative"
     ),
+    **{name: f"{number.meaning}; null if not known" for name, number in NUMBERS.items()},
     "agent_duration_ms": "milliseconds in the agent's phase; null if it did not run",
     "agent_exit_status": "the agent's exit status; 124 after a time-out",
     "api": "the API of the provider by which the call was made",
@@ -176,7 +178,7 @@ _COMMON = {
 }
 _PASSED = "1 if it passed, 0 if it did not, null if the pass rate leaves it out"
 _WITH_EVERY_SCORE = ("trials", "all_trials", "scores", "all_scores")
-_EXCEPTIONS = {
+EXCEPTIONS = {
     **dict.fromkeys(
         (f"{view}.verdict" for view in _WITH_EVERY_SCORE),
         "the grader's verdict; not scored if the status is `grade_error`",
@@ -310,4 +312,4 @@ _EXCEPTIONS = {
 
 def meaning(view: str, column: str) -> str:
     """Return the meaning of a column in one line. Raises `KeyError` if it has none."""
-    return _EXCEPTIONS.get(f"{view}.{column}") or _COMMON[column]
+    return EXCEPTIONS.get(f"{view}.{column}") or COMMON[column]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.records.resource_use import NUMBERS
 
 
 class ColumnKind(StrEnum):
@@ -25,6 +26,7 @@ class ColumnKind(StrEnum):
 _INTEGERS = frozenset(
     {
         *(*SlotStatus, *Verdict),
+        *(name for name, number in NUMBERS.items() if number.type is int),
         *("agent_duration_ms", "agent_exit_status", "agent_timed_out", "attempt", "attempts"),
         *("baseline_passed", "baseline_schedule_idx", "begun", "cache_read_tokens"),
         *("cache_write_1h_tokens", "cache_write_tokens", "call", "calls", "committed"),
@@ -42,6 +44,7 @@ _INTEGERS = frozenset(
 )
 _REALS = frozenset(
     {
+        *(name for name, number in NUMBERS.items() if number.type is float),
         *("baseline_pass_rate", "cache_read_usd", "cache_write_1h_usd", "cache_write_usd"),
         *("claimed_cost_usd", "claimed_tokens_in", "claimed_tokens_out", "cost_usd", "fees_usd"),
         *("input_usd", "number", "output_usd", "pass_rate", "pass_rate_of_all"),

@@ -61,7 +61,7 @@ def upgraded_copy(path: Path) -> Path:
                 _require_space(connection, path, revision)
                 target = _new_path() if copy is None else copy.path
                 began = clock.monotonic()
-                _copy_to(connection, path, target)
+                copy_to(connection, path, target)
                 ended = clock.monotonic()
                 fresh_until = ended + max(_FRESH_S, _FRESH_TIMES * (ended - began))
                 copy = _copies[key] = _Copy(target, state, fresh_until)
@@ -80,7 +80,7 @@ def _remove(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy_to(connection: Connection, path: Path, target: Path) -> None:
+def copy_to(connection: Connection, path: Path, target: Path) -> None:
     """Copy the ledger that a connection has open, upgrade the copy, and put it at `target`."""
     unfinished = target.with_name("unfinished.sqlite")
     unfinished.unlink(missing_ok=True)

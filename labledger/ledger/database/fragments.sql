@@ -65,6 +65,7 @@ score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.atte
     trial.agent_duration_ms, trial.agent_exit_status, trial.agent_timed_out,
     trial.grader_duration_ms, trial.grader_exit_status, trial.grader_timed_out,
     trial.image_ref, trial.image_id, trial.events_dropped,
+    {resource_use trial},
     {host trial} AS host,
     slot_commit.slot_commit_id, slot_commit.committed_at
 

@@ -90,7 +90,7 @@ def _cache_inputs() -> Iterator[tuple[str, str]]:
 REVISIONS = (
     *("0001", "0002", "0003", "0004", "0005", "0006"),
     *("0007", "0008", "0009", "0010", "0011", "0012", "0013", "0014"),
-    *("0015", "0016", "0017", "0018", "0019", "0020", "0021"),
+    *("0015", "0016", "0017", "0018", "0019", "0020", "0021", "0022"),
 )
 """Every revision in order; this labledger reads and writes the last one."""
 
@@ -358,6 +358,7 @@ class _BorrowedConnection:
 @contextmanager
 def _without_informational_messages(library: str) -> Iterator[None]:
     """Keep a library's informational messages out of the log of the program that uses labledger."""
+    # Imported late: only upgrades need it.
     import logging
 
     logger = logging.getLogger(library)

@@ -66,7 +66,7 @@ CREATE VIEW attempts AS SELECT
     attempt.attempt, attempt.status, attempt.reason, attempt.message, attempt.exit_status,
     attempt.started_at, attempt.ended_at, attempt.duration_ms, attempt.container,
     {host attempt} AS host,
-    attempt.image_id
+    attempt.image_id, {resource_use attempt}
 FROM attempt
 {current_slot_of attempt}
 WHERE {not_superseded attempt};

@@ -17,6 +17,7 @@ from labledger.ledger.database.table_rows import COLUMNS, DIGESTED, KEYS
 from labledger.records import canonical_json
 from labledger.records.model_calls import CHARGED_NOTHING_SQL
 from labledger.records.pass_rate import PASSED_SQL
+from labledger.records.resource_use import NUMBERS
 
 
 def columns(table: str, *, start: int = 0, qualified: bool = False) -> str:
@@ -81,10 +82,11 @@ def _read_fragments() -> dict[str, tuple[list[str], str]]:
     }
 
 
-_FRAGMENTS = {
+FRAGMENTS = {
     **_read_fragments(),
     "passed": (["status", "verdict", "agent_exit_status"], PASSED_SQL),
     "charged_nothing": (["CALL"], CHARGED_NOTHING_SQL),
+    "resource_use": (["TABLE"], ", ".join(f"{{TABLE}}.{name}" for name in NUMBERS)),
 }
 
 
@@ -98,7 +100,7 @@ def expand(sql: str, arguments: Mapping[str, str] | None = None) -> str:
     def text_of(use: re.Match[str]) -> str:
         if use[1] in values:
             return values[use[1]]
-        parameters, text = _FRAGMENTS[use[1]]
+        parameters, text = FRAGMENTS[use[1]]
         arguments_of_use = [values.get(word, word) for word in use[2].split()]
         return expand(text, dict(zip(parameters, arguments_of_use, strict=True)))
 

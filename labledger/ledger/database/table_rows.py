@@ -1,34 +1,28 @@
 """The rows of the ledger's tables, without SQLAlchemy, which takes long to import.
 
+The rows of a committed slot are declared here, with names and types. For the other tables,
 `python scripts/table_rows.py` generates `table_rows.json` from `tables.py`: columns in the order of
-the table, without columns that SQLite fills in and without `row_digest`. The rows of a committed
-slot are declared here, with names and types.
+the table, without columns that SQLite fills in and without `row_digest`.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-_TABLES = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+from labledger.records.resource_use import NUMBERS
 
-COLUMNS: dict[str, tuple[str, ...]] = {
-    name: tuple(table["columns"]) for name, table in _TABLES.items()
-}
-"""The columns that a statement writes, by table."""
+_RowType = TypeVar("_RowType", bound=type[tuple[Any, ...]])
 
-KEYS: dict[str, tuple[str, ...]] = {name: tuple(table["key"]) for name, table in _TABLES.items()}
-"""The columns of the primary key, by table."""
 
-DIGESTED = tuple(name for name, table in _TABLES.items() if table["digested"])
-"""Tables with a column `row_digest`: their rows change, or are deleted."""
-
-SLOT_TABLES = (
-    *("slot_commit", "trial", "attempt", "metric", "event", "prediction", "score"),
-    *("evidence_record", "model_call"),
-)
-"""Tables that a commit writes, in this order."""
+def _with_resource_use(row_type: _RowType) -> _RowType:
+    """Return the type with a nullable column for each number of `ResourceUse` at its end."""
+    columns: dict[str, Any] = dict(row_type.__annotations__)
+    columns |= {name: number.type | None for name, number in NUMBERS.items()}
+    named_tuple: Any = NamedTuple
+    row: _RowType = named_tuple(row_type.__name__, [*columns.items()])
+    return row
 
 
 class SlotCommitRow(NamedTuple):
@@ -43,6 +37,7 @@ class SlotCommitRow(NamedTuple):
     chain_digest: str
 
 
+@_with_resource_use
 class TrialRow(NamedTuple):
     run_no: int
     schedule_idx: int
@@ -70,6 +65,7 @@ class TrialRow(NamedTuple):
     events_dropped: int
 
 
+@_with_resource_use
 class AttemptRow(NamedTuple):
     run_no: int
     schedule_idx: int
@@ -162,3 +158,34 @@ class ModelCallRow(NamedTuple):
     fees: int | None
     stated_cost: int | None
     cost_unknown: str | None
+
+
+SLOT_ROWS: dict[str, Any] = {
+    "slot_commit": SlotCommitRow,
+    "trial": TrialRow,
+    "attempt": AttemptRow,
+    "metric": MetricRow,
+    "event": EventRow,
+    "prediction": PredictionRow,
+    "score": ScoreRow,
+    "evidence_record": EvidenceRow,
+    "model_call": ModelCallRow,
+}
+"""The types of the rows that a commit writes, by table, in the order of writing."""
+
+SLOT_TABLES = tuple(SLOT_ROWS)
+"""Tables that a commit writes, in this order."""
+
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    name: SLOT_ROWS[name]._fields if name in SLOT_ROWS else tuple(table["columns"])
+    for name, table in _TABLES.items()
+}
+"""The columns that a statement writes, by table."""
+
+KEYS: dict[str, tuple[str, ...]] = {name: tuple(table["key"]) for name, table in _TABLES.items()}
+"""The columns of the primary key, by table."""
+
+DIGESTED = tuple(name for name, table in _TABLES.items() if table["digested"])
+"""Tables with a column `row_digest`: their rows change, or are deleted."""

@@ -200,7 +200,7 @@ slot = _clustered(
     *_integers("variant_idx", "task_idx", "repl_idx"),
     *_integers("supersedes", null=True),
     UniqueConstraint(
-        *("run_no", "variant_idx", "task_idx", "repl_idx", "supersedes"), name="uq_slot_cell"
+        "run_no", "variant_idx", "task_idx", "repl_idx", "supersedes", name="uq_slot_cell"
     ),
     ForeignKeyConstraint(["run_no", "supersedes"], ["slot.run_no", "slot.schedule_idx"]),
     _references("run_variant", "run_no", "variant_idx"),
@@ -209,7 +209,9 @@ slot = _clustered(
     _check("slot_repl_idx", "repl_idx >= 0"),
     _check("slot_supersedes", "supersedes < schedule_idx"),
     Index(
-        *("ix_slot_supersedes", "run_no", "supersedes"),
+        "ix_slot_supersedes",
+        "run_no",
+        "supersedes",
         sqlite_where=text("supersedes IS NOT NULL"),
     ),
 )
@@ -229,7 +231,7 @@ model_price = _of_run(
     *_integers("web_search", null=True),
     *_texts("condition"),
     UniqueConstraint(
-        *("run_no", "provider", "model", "condition", "from_tokens"), name="uq_model_price_model"
+        "run_no", "provider", "model", "condition", "from_tokens", name="uq_model_price_model"
     ),
     _check("model_price_part", "part >= 1"),
     _check("model_price_from_tokens", "from_tokens >= 0"),
@@ -367,12 +369,15 @@ notification = _of_run(
     *_integers("attempts"),
     *_texts("due_at", "delivered_at", "problem", null=True),
     _row_digest(),
-    UniqueConstraint(*("run_no", "receiver", "event", "subject"), name="uq_notification_receiver"),
+    UniqueConstraint("run_no", "receiver", "event", "subject", name="uq_notification_receiver"),
     _check("notification_notification_no", "notification_no >= 1"),
     _check("notification_attempts", "attempts >= 0"),
     _check("notification_delivered", "due_at IS NULL OR delivered_at IS NULL"),
     Index(
-        *("ix_notification_waiting", "run_no", "receiver", "notification_no"),
+        "ix_notification_waiting",
+        "run_no",
+        "receiver",
+        "notification_no",
         sqlite_where=text("due_at IS NOT NULL"),
     ),
 )
@@ -408,7 +413,9 @@ control_request = _of_run(
         "AND (applied_at IS NULL) = (outcome IS NULL)",
     ),
     Index(
-        *("ix_control_request_waiting", "run_no", "request_no"),
+        "ix_control_request_waiting",
+        "run_no",
+        "request_no",
         sqlite_where=text("applied_at IS NULL"),
     ),
 )
@@ -492,7 +499,11 @@ metric = _clustered(
     *_columns(MetricRow, key=3),
     _references("trial", "run_no", "schedule_idx"),
     Index(
-        *("ix_metric_usual", "run_no", "metric_id", "schedule_idx", "value"),
+        "ix_metric_usual",
+        "run_no",
+        "metric_id",
+        "schedule_idx",
+        "value",
         sqlite_where=text(" OR ".join(f"metric_id = '{name}'" for name in USUAL_METRICS)),
     ),
 )
@@ -516,8 +527,13 @@ score = _table(
     _references("trial", "run_no", "schedule_idx"),
     _one_of("score", "verdict", Verdict),
     Index(
-        *("ix_score_outcome", "run_no", "schedule_idx", "row_seq"),
-        *("verdict", "primary_metric_name", "primary_metric_value"),
+        "ix_score_outcome",
+        "run_no",
+        "schedule_idx",
+        "row_seq",
+        "verdict",
+        "primary_metric_name",
+        "primary_metric_value",
     ),
 )
 

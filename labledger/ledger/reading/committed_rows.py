@@ -1,7 +1,7 @@
 """Stream the committed rows of a run in schedule order: as records, and as flat tables.
 
 Lines of records are byte for byte the text from which the commit's digest was computed. Flat tables
-have the fixed columns of `labledger_table_v1`, and leave out superseded slots. Memory grows neither
+have the columns of `labledger_table_v2`, and leave out superseded slots. Memory grows neither
 with the run nor with the events of a slot.
 """
 
@@ -31,6 +31,7 @@ from labledger.records.attempt_result import RECORD_KINDS, SlotRecords
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.model_costs import PICODOLLARS
 from labledger.records.outcomes import SlotStatus
+from labledger.records.resource_use import NUMBERS
 
 # -- records
 
@@ -252,8 +253,10 @@ def _lines(kind: str, trial: CommittedTrial | None, rows: Iterable[Any]) -> Coll
 
 # -- flat tables
 
-FORMAT = "labledger_table_v1"
-"""The name of the format below. A format with other columns or types gets another name."""
+FORMAT = "labledger_table_v2"
+"""The name of the format below. Later versions may append columns to a table. A format that differs
+in another way gets another name.
+"""
 
 
 class ColumnType(StrEnum):
@@ -272,7 +275,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class FlatTable:
-    """One kind of row, whose `columns` are the same in every export."""
+    """One kind of row, whose `columns` are the same in every export of a version."""
 
     columns: tuple[Column, ...]
     sql: str
@@ -332,6 +335,13 @@ def _phases() -> tuple[Column, ...]:
     return tuple(columns)
 
 
+def _resource_use(table: str) -> tuple[Column, ...]:
+    types = {int: ColumnType.INTEGER, float: ColumnType.REAL}
+    return tuple(
+        Column(name, types[number.type], f"{table}.{name}") for name, number in NUMBERS.items()
+    )
+
+
 TABLES: dict[str, FlatTable] = {
     "predictions": _table(
         "prediction",
@@ -373,6 +383,7 @@ TABLES: dict[str, FlatTable] = {
         _text("trial", "image_ref", "image_id"),
         _integer("trial", "events_dropped"),
         _text("slot_commit", "slot_commit_id", "committed_at", "chain_digest"),
+        _resource_use("trial"),
         joins="LEFT JOIN trial ON trial.run_no = slot_commit.run_no "
         "AND trial.schedule_idx = slot_commit.schedule_idx "
         "LEFT JOIN score ON score.run_no = slot_commit.run_no "
@@ -385,6 +396,7 @@ TABLES: dict[str, FlatTable] = {
         _text("attempt", "started_at", "ended_at"),
         _integer("attempt", "duration_ms"),
         _text("attempt", "container", "image_id"),
+        _resource_use("attempt"),
     ),
     "metrics": _table(
         "metric",

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from labledger.ledger.database import statements
 from labledger.ledger.database.connection import Connection
@@ -24,10 +25,11 @@ from labledger.ledger.database.run_info import (
 )
 from labledger.ledger.reading.stored_runs import read_variants
 from labledger.ledger.rows.model_usage import has_calls, read_prices
+from labledger.ledger.rows.slot_commits import parse_staged_result
 from labledger.ledger.rows.slot_rows import spent_by_metrics
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.model_calls import ModelCall
-from labledger.records.model_costs import PICODOLLARS, PriceTable, known_cost
+from labledger.records.model_costs import PICODOLLARS, PriceTable, in_usd, known_cost
 from labledger.records.outcomes import NEVER_RUN, NOT_STARTED, SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 from labledger.records.resource_pressure import TIMEOUTS, TimeoutCounts
@@ -260,7 +262,7 @@ def read_spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent
     spent = read_committed_spending(connection, run_no)
     prices = read_prices(connection, run_no)
     for payload in connection.execute(_STAGED_SQL, (run_no,)).scalars():
-        result = AttemptResult.from_json(json.loads(payload))
+        result = parse_staged_result(payload, Path())
         for kind, amount in attempt_spending(result, prices).items():
             spent[kind] = spent[kind].plus(amount)
     return spent
@@ -293,7 +295,7 @@ def calls_spending(calls: Sequence[ModelCall], prices: PriceTable) -> dict[str, 
     used = [call.charged for call in calls if not call.replayed]
     tokens = sum(usage.total for usage in used if usage is not None)
     return {
-        "cost_usd": Spent.of(cost / PICODOLLARS, is_complete=is_complete),
+        "cost_usd": Spent.of(in_usd(cost), is_complete=is_complete),
         "tokens": Spent.of(tokens, is_complete=None not in used),
     }
 

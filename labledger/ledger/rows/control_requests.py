@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, Self
@@ -21,7 +21,12 @@ from labledger.ledger.rows import run_rows
 from labledger.records import JsonObject, canonical_json
 from labledger.records.json_codec import JsonForm
 from labledger.records.outcomes import RequestKind
-from labledger.text.words import counted
+from labledger.text.control_phrases import (
+    cancelled_phrase,
+    request_phrase,
+    scope_phrase,
+    source_phrase,
+)
 
 _SELECT_SQL = statements.select_with_digest("control_request")
 _ALL_SQL = f"{_SELECT_SQL} ORDER BY request_no"
@@ -63,8 +68,7 @@ class Latch(JsonForm):
     """The variant, a glob of task ids, or the host, as ``NAME`` or ``NAME/ID``."""
 
     def __str__(self) -> str:
-        noun = {"task": "tasks"}.get(self.scope, self.scope)
-        return f"{noun} {self.name}" if self.name else "the run"
+        return scope_phrase(self.scope, self.name)
 
     def holds_slot(self, slot: AnySlot) -> bool:
         """Return whether this pause keeps attempts of a slot from starting on any host."""
@@ -118,12 +122,12 @@ class ControlRequest(JsonForm):
     @property
     def phrase(self) -> str:
         """The request as a phrase, such as ``pause variant treatment``."""
-        return describe(self.kind, self.what)
+        return request_phrase(self.kind, self.what)
 
     @property
     def source(self) -> str:
         """Who asked, and why, as a phrase."""
-        return self.requested_by + (f": {self.because}" if self.because else "")
+        return source_phrase(self.requested_by, self.because)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +156,7 @@ class Cancellation:
     @property
     def reason(self) -> str:
         """The reason that is stored with each cancelled slot."""
-        return f"cancelled by {self.source} (request {self.number})"
-
-
-ENDED_STAY = "trials that have ended keep their results"
-"""Added to the outcome of a cancellation that names trials that may have ended."""
-
-
-def kept_sentence(slots: int) -> str:
-    """Return a sentence about this many slots that cannot be cancelled."""
-    which = "it reruns a trial that counts" if slots == 1 else "they rerun trials that count"
-    return f"{counted(slots, 'trial')} cannot be cancelled: {which} in the pass rate"
+        return cancelled_phrase(self.source, self.number)
 
 
 def cancellation_of(
@@ -265,8 +259,16 @@ def read_unchanged_requests(
 def _request(row: Any) -> ControlRequest:
     _, number, asked_at, asked_by, kind, what, because, asked_epoch, at, epoch, outcome, _ = row
     return ControlRequest(
-        *(number, asked_at, asked_by, RequestKind(kind), json.loads(what), because, asked_epoch),
-        *(at, epoch, outcome and json.loads(outcome)),
+        number,
+        asked_at,
+        asked_by,
+        RequestKind(kind),
+        json.loads(what),
+        because,
+        asked_epoch,
+        at,
+        epoch,
+        outcome and json.loads(outcome),
     )
 
 
@@ -325,43 +327,3 @@ def copy_requests(source: Connection, source_no: int, target: Connection, target
     for row in source.execute(_APPLIED_SQL, (source_no,)):
         if row.request_no not in existing_numbers:
             target.execute(statements.insert("control_request"), (target_no, *row))
-
-
-def describe(kind: RequestKind, what: Mapping[str, Any]) -> str:
-    """Return a request as a phrase, such as ``pause variant treatment``."""
-    match kind:
-        case RequestKind.STOP:
-            return "stop now" if what.get("now") else "stop"
-        case RequestKind.SET:
-            return f"set {', '.join(_settings(what))}"
-        case RequestKind.CANCEL:
-            return f"cancel {_named(what, ('slot', 'variant'))}"
-        case _ if what.get("all"):
-            return f"{kind.value} everything"
-        case _:
-            return f"{kind.value} {_named(what, SCOPES[1:]) or 'the run'}"
-
-
-def _settings(what: Mapping[str, Any]) -> Iterable[str]:
-    words = {"max_concurrency": "trials at once", "at_most_per_host": "at most per host"}
-    for name, noun in words.items():
-        if name in what:
-            yield f"{noun}: {'no limit' if what[name] is None else what[name]}"
-    for kind, limit in what.get("budget", {}).items():
-        unit = {"cost_usd": "USD"}.get(kind, kind)
-        yield f"budget: {'no limit of' if limit is None else format(limit, ',.10g')} {unit}"
-
-
-_MAX_NAMED = 5
-
-
-def _named(what: Mapping[str, Any], keys: Collection[str]) -> str:
-    parts = []
-    for key in keys:
-        names = list(map(str, what.get(key, ())))
-        noun = "trial" if key == "slot" else key
-        if len(names) > _MAX_NAMED:
-            parts.append(counted(len(names), noun))
-        elif names:
-            parts.append(f"{noun} {', '.join(names)}")
-    return " and ".join(parts)

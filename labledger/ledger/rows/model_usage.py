@@ -22,7 +22,7 @@ from labledger.records.identity import Slot, Stamp
 from labledger.records.json_codec import JsonForm
 from labledger.records.json_schemas import Count, NonNegative, Text
 from labledger.records.model_calls import OPTIONAL_FACTS, CallState, ModelCall, Usage
-from labledger.records.model_costs import PICODOLLARS, ModelPrice, PriceTable, call_cost
+from labledger.records.model_costs import ModelPrice, PriceTable, call_cost, in_usd
 
 SCHEMA = "model_call_record_v1"
 
@@ -216,9 +216,7 @@ def use_of_trial(
 ) -> Iterator[ModelUse]:
     """Yield the use of each model by one trial of a variant."""
     uses = (
-        ModelUse(
-            *(variant_id, call.provider, call.model), **_of_call(call, call_cost(call, prices))
-        )
+        ModelUse(variant_id, call.provider, call.model, **_of_call(call, call_cost(call, prices)))
         for call in calls
     )
     yield from (replace(use, trials=1) for use in together(uses))
@@ -231,7 +229,7 @@ def _of_call(call: ModelCall, cost: int | None) -> dict[str, Any]:
         "refused": int(not call.asked),
         "failed": int(is_error or call.state in {CallState.FAILED, CallState.CUT}),
         "unknown": int(call.charged is None),
-        "cost_usd": None if cost is None else cost / PICODOLLARS,
+        "cost_usd": None if cost is None else in_usd(cost),
         "cost_unknown": int(cost is None),
         "waited_s": call.waited_ms / 1000,
     }

@@ -24,9 +24,14 @@ from labledger.ledger.rows.lookup import run_number
 from labledger.records import JsonObject, canonical_json
 from labledger.records.pass_rate import PassCounts
 from labledger.records.task_coverage import TaskCoverage
+from labledger.text.control_phrases import applied_sentence
 from labledger.text.escaping import escape_line
-from labledger.text.figures import percent
-from labledger.text.words import counted_of
+from labledger.text.notice_sentences import (
+    finished_sentence,
+    host_lost_sentence,
+    passed_phrase,
+    stopped_sentence,
+)
 
 VERSION = 1
 """The version of the payload, which `schemas/run_notification_v1.jsonschema` describes."""
@@ -85,20 +90,17 @@ def finished(
 ) -> Notice:
     """Return the notice that every slot is committed. A run that was extended finishes again."""
     shown = list(passes.items())[:MAX_VARIANTS]
-    rates = "; ".join(
-        f"{variant_id} passed {counted_of(counts.passed, counts.counted, 'trial')} "
-        f"({percent(counts.rate)})"
+    rates = [
+        passed_phrase(variant_id, counts.passed, counts.counted)
         for variant_id, counts in shown
         if counts.counted
-    )
+    ]
     coverage = coverage or TaskCoverage(0)
     has_skipped = bool(coverage.skipped)
     return Notice(
         NoticeEvent.FINISHED,
         f"{total_slots} slots",
-        f"finished, {counted_of(total_slots, total_slots, 'trial')} saved"
-        + (f"; {rates}" if rates else "")
-        + (f"; on {coverage.share} tasks of the benchmark" if has_skipped else ""),
+        finished_sentence(total_slots, rates, coverage.share if has_skipped else None),
         {
             "variants": [{"variant_id": name, **counts.as_json()} for name, counts in shown],
             **(
@@ -113,14 +115,15 @@ def finished(
 def stopped(epoch: int, stop: Stop | None) -> Notice:
     """Return the notice that a coordinator ended before every slot was committed."""
     cause, message = (stop.cause, stop.message) if stop else (None, None)
-    text = "stopped before all trials were saved" + (f": {message}" if message else "")
-    return Notice(NoticeEvent.STOPPED, f"epoch {epoch}", text, {"cause": cause, "message": message})
+    details = {"cause": cause, "message": message}
+    return Notice(NoticeEvent.STOPPED, f"epoch {epoch}", stopped_sentence(message), details)
 
 
 def host_lost(host: str, because: str) -> Notice:
     """Return the notice that a person declared a host lost."""
-    text = f"host {host} was declared lost: {because}"
-    return Notice(NoticeEvent.HOST_DECLARED_LOST, host, text, {"host": host, "because": because})
+    details = {"host": host, "because": because}
+    sentence = host_lost_sentence(host, because)
+    return Notice(NoticeEvent.HOST_DECLARED_LOST, host, sentence, details)
 
 
 def request_applied(request: ControlRequest) -> Notice:
@@ -133,10 +136,7 @@ def request_applied(request: ControlRequest) -> Notice:
         "because": request.because,
         "outcome": outcome.get("text"),
     }
-    verb = "refused" if outcome.get("refused") else "applied"
-    text = f"{verb} the request of {request.source}, to {request.phrase}"
-    if outcome_text := outcome.get("text"):
-        text += f": {outcome_text}"
+    text = applied_sentence(request.source, request.phrase, outcome)
     return Notice(NoticeEvent.REQUEST_APPLIED, str(request.number), text, details)
 
 

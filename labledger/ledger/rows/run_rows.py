@@ -279,7 +279,7 @@ def _insert_variants(
     idx_by_id: dict[str, int],
     digest: PlannedRows,
 ) -> None:
-    """Insert variants after those of `idx_by_id`, and add their numbers to it."""
+    """Insert variants after the ones in `idx_by_id`, and add their numbers to it."""
     for variant in variants:
         bindings = canonical_json.dumps(variant.bindings)
         digest.add("variant", variant.variant_id, variant.role, bindings)
@@ -295,7 +295,7 @@ def _insert_tasks(
     idx_by_id: dict[str, int],
     digest: PlannedRows,
 ) -> None:
-    """Insert tasks after those of `idx_by_id`, and add their numbers to it."""
+    """Insert tasks after the ones in `idx_by_id`, and add their numbers to it."""
     for batch in batched(tasks, 500):
         payloads: list[tuple[str, str]] = []
         rows: list[tuple[int, int, str, str, str]] = []

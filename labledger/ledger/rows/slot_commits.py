@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from labledger.errors import LedgerError
@@ -110,7 +111,7 @@ class SlotCommit:
         for row in self.staged:
             if not statements.fits_its_digest("staged_result", row):
                 raise self._was_changed(row, "its row of staged_result was changed")
-            result = AttemptResult.from_json(json.loads(row.payload), self.store.staged_events)
+            result = parse_staged_result(row.payload, self.store.staged_events)
             damage = result.events.find_damage() if isinstance(result.events, EventFile) else None
             if isinstance(result.events, EventFile) and damage:
                 change = f"its file of events {result.events.path} {damage}"
@@ -170,6 +171,21 @@ class SlotCommit:
             ),
         )
         self.connection.execute(statements.insert("slot_commit"), row)
+
+
+def parse_staged_result(payload: str, staged_events: Path) -> AttemptResult:
+    """Return a staged result. `staged_events` is the folder of its event file.
+
+    Raises `LedgerError` for a result that this version cannot read.
+    """
+    try:
+        return AttemptResult.from_json(json.loads(payload), staged_events)
+    except ValueError as error:
+        raise LedgerError(
+            f"a finished result that waits to be saved cannot be read: {error}",
+            hint="continue with the version of labledger that ran the trial; "
+            "`labledger verify` checks whether the result was changed",
+        ) from error
 
 
 def insert_staged(

@@ -34,8 +34,9 @@ from labledger.records.attempt_result import AttemptResult, EventFile, Phase, Sl
 from labledger.records.identity import Stamp
 from labledger.records.model_costs import USUAL_METRICS
 from labledger.records.outcomes import SlotStatus
+from labledger.records.resource_use import NUMBERS
 
-OPTIONAL: tuple[str, ...] = ()
+OPTIONAL: tuple[str, ...] = (*NUMBERS,)
 """Columns that records of earlier versions lack. A record leaves out a field that is null."""
 
 _PHASES = {
@@ -52,7 +53,8 @@ T = TypeVar("T")
 
 def _values(names: Iterable[str]) -> attrgetter[tuple[Any, ...]]:
     """Return a function that returns these attributes of a result, enumerations as text."""
-    return attrgetter(*("status.value" if name == "status" else name for name in names))
+    paths = {"status": "status.value"} | {name: f"resource_use.{name}" for name in NUMBERS}
+    return attrgetter(*(paths.get(name, name) for name in names))
 
 
 _trial_values, _attempt_values = _values(_SAME_NAMES), _values(_ATTEMPT_COLUMNS)
@@ -84,9 +86,10 @@ def trial_record(stamp: Stamp, trial: TrialRow, attempts: Sequence[AttemptRow]) 
         "image": {"ref": trial.image_ref, "id": trial.image_id},
         "attempts": [dict(zip(_ATTEMPT_COLUMNS, row[2:], strict=True)) for row in attempts],
     }
-    for name in OPTIONAL:
-        if record[name] is None:
-            del record[name]
+    for fields in (record, *record["attempts"]):
+        for name in OPTIONAL:
+            if fields.get(name, ...) is None:
+                del fields[name]
     return canonical_json.dumps(record)
 
 
@@ -120,7 +123,10 @@ def attempt_rows_of_record(run_no: int, idx: int, record: JsonObject) -> list[At
 
     Raises as `trial_row_of_record` does.
     """
-    return [AttemptRow(run_no, idx, **fields) for fields in record["attempts"]]
+    return [
+        AttemptRow(run_no, idx, **(dict.fromkeys(NUMBERS) | fields))
+        for fields in record["attempts"]
+    ]
 
 
 _PhaseColumns = tuple[int | None, int | None, int | None]
@@ -149,7 +155,11 @@ def metric_rows(run_no: int, result: AttemptResult) -> list[MetricRow]:
     return [
         # SQLite has no booleans: true would be read back as 1, which is another JSON value.
         MetricRow(
-            *(run_no, result.schedule_idx, seq, metric.metric_id, metric.source),
+            run_no,
+            result.schedule_idx,
+            seq,
+            metric.metric_id,
+            metric.source,
             int(metric.value) if isinstance(metric.value, bool) else metric.value,
         )
         for seq, metric in enumerate(result.metrics)

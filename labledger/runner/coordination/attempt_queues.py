@@ -211,7 +211,7 @@ class UnplacedAttempts:
 
 
 def _kind_of(spec: AttemptSpec) -> tuple[Needs, str]:
-    return needs_of(spec), spec.image_id
+    return needs_of(spec.container), spec.container.image_id
 
 
 @dataclass(slots=True)

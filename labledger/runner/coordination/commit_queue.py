@@ -366,4 +366,4 @@ class CommitQueue:
 def _dispatches(specs: Sequence[AttemptSpec]) -> list[Dispatch]:
     """Return the journal entries of placed attempts."""
     now = clock.utc_now()
-    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container_name, s.host, now) for s in specs]
+    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container.name, s.host, now) for s in specs]

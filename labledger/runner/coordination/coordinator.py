@@ -31,6 +31,7 @@ from labledger.runner.coordination.lost_hosts import LostHosts, lost_attempt_res
 from labledger.runner.coordination.retries import RetryPolicy
 from labledger.runner.coordination.run_control import CancelledAttempts
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life.start_limiter import LeftToNextProcess, StartRefused
 
@@ -293,10 +294,10 @@ class Coordinator:
                     self.executor.recall(spec)
         self.next_attempts.recheck_held()
         self._cancelled.kill()
-        for spec, reason in self.executor.restart_notices():
-            self._report_restart(spec, reason)
-        for spec in self.executor.paused_attempts():
-            self._warn_of_paused_container(spec)
+        for container, reason in self.executor.restart_notices():
+            self._report_restart(container.key, reason)
+        for container in self.executor.paused_containers():
+            self._warn_of_paused_container(container)
         for message in self.executor.warnings():
             self._warn(message)
         self._look_at_calls()
@@ -408,7 +409,7 @@ class Coordinator:
         result = self._take_result(future, spec)
         if result is None:
             return
-        if spec.kind.is_carried_over(spec):
+        if spec.is_carried_over:
             # The reason describes engine, disk or container at the time when the agent ran.
             self._store_result(result, spec)
             return
@@ -448,7 +449,7 @@ class Coordinator:
     def _store_result(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Make a result durable. Return False if the ledger's disk is full."""
         for reason in result.notes:
-            self._report_restart(spec, reason)
+            self._report_restart(spec.key, reason)
         will_retry = self.retry_policy.applies_to(result, spec)
         stays_open = not will_retry and self._stays_unjudged(result, spec)
         self.commit_queue.count(result, final=not will_retry)
@@ -474,7 +475,7 @@ class Coordinator:
 
     def _stays_unjudged(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Return whether a slot of a regrading stays open because its grader gave no verdict."""
-        if self.stored_trials is None or spec.kind.is_carried_over(spec):
+        if self.stored_trials is None or spec.is_carried_over:
             return False
         return self.stored_trials.stays_unjudged(result)
 
@@ -485,17 +486,17 @@ class Coordinator:
 
     # -- warnings
 
-    def _report_restart(self, spec: AttemptSpec, reason: str) -> None:
+    def _report_restart(self, key: tuple[int, int], reason: str) -> None:
         """Warn once that an attempt runs again, with the reason."""
-        idx, attempt = spec.key
+        idx, attempt = key
         message = f"trial {idx}, attempt {attempt}, runs again: {reason}"
         self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
 
-    def _warn_of_paused_container(self, spec: AttemptSpec) -> None:
-        idx, attempt = spec.key
+    def _warn_of_paused_container(self, container: ContainerSpec) -> None:
+        idx, attempt = container.key
         message = (
             f"trial {idx}, attempt {attempt}: its container is paused, and counts as running until "
-            f"its deadline; `docker unpause {spec.container_name}` lets it continue"
+            f"its deadline; `docker unpause {container.name}` lets it continue"
         )
         self._warn(message, schedule_idx=idx, attempt=attempt)
 
@@ -509,4 +510,4 @@ class Coordinator:
 def _identity_fields(spec: AttemptSpec) -> dict[str, object]:
     host = {"host": spec.host} if spec.is_remote else {}
     idx = spec.slot.schedule_idx
-    return {"schedule_idx": idx, **spec.ids.as_json(), "attempt": spec.attempt, **host}
+    return {"schedule_idx": idx, **spec.evidence.ids.as_json(), "attempt": spec.attempt, **host}

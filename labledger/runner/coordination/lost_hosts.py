@@ -58,4 +58,4 @@ class LostHosts:
 
 def lost_attempt_result(spec: AttemptSpec, message: str) -> AttemptResult:
     """Return the result of an attempt that will never end: its host was declared lost."""
-    return infra_error_result(spec, clock.utc_now(), Reason.HOST_LOST, message)
+    return infra_error_result(spec.evidence, clock.utc_now(), Reason.HOST_LOST, message)

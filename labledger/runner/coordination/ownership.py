@@ -122,8 +122,9 @@ def _stop_of_failure(error: BaseException) -> Stop:
 
 def _acquire(writer: LedgerWriter, run_id: str, options: RunOptions) -> Lease:
     owner = this_process()
-    if not options.take_over:
-        return writer.leases.acquire(run_id, owner, options.lease_ttl_s, is_dead=process_is_dead)
+    if not options.placement.take_over:
+        ttl_s = options.placement.lease_ttl_s
+        return writer.leases.acquire(run_id, owner, ttl_s, is_dead=process_is_dead)
     try:
         with on_signals(options.stop_request):
             return _wait_for_takeover(writer, run_id, owner, options)
@@ -140,7 +141,7 @@ def _wait_for_takeover(
 
     Raises `LeaseHeld`, and `TakeoverStopped` after a stop request.
     """
-    ttl_s = options.lease_ttl_s
+    ttl_s = options.placement.lease_ttl_s
     announced_lease = None
     while True:
         request_ttl_s = ttl_s / _REQUEST_LIFETIMES_PER_LEASE

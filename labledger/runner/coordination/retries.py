@@ -38,7 +38,7 @@ class RetryPolicy:
     def applies_to(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Return whether another attempt follows the attempt that ended with `result`."""
         # The result of a carried-over trial describes the run from which it is copied.
-        if spec.kind.is_carried_over(spec):
+        if spec.is_carried_over:
             return False
         if result.reason == Reason.RUN_STOPPED:
             return True

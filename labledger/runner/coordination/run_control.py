@@ -18,14 +18,11 @@ from labledger.execution.run_events import Listener, StopRequest, run_event
 from labledger.ledger.database.run_info import Lease, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.rows.control_requests import (
-    ENDED_STAY,
     Cancellation,
     ControlRequest,
     Controls,
     budget_of,
     cancellation_of,
-    describe,
-    kept_sentence,
 )
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
@@ -33,6 +30,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.records.outcomes import Reason, RequestKind, SlotStatus
 from labledger.runner.coordination.commit_queue import CommitQueue
+from labledger.text.control_phrases import ENDED_STAY, kept_sentence, paused_sentence
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import infra_error_result
 
@@ -69,7 +67,7 @@ def _outcome(
     budget_was_spent: bool = False,
 ) -> JsonObject:
     """Return the outcome of a request, as a sentence and as numbers."""
-    asked = describe(request.kind, request.what)
+    asked = request.phrase
     match request.kind:
         case RequestKind.STOP if request.asked_epoch != lease.epoch:
             text = "the coordinator to be stopped had already ended; nothing was done"
@@ -135,11 +133,10 @@ class RunControl:
         self.controls = Controls.of(self.reader.unchanged_requests(self.run.run_id))
         self._limit_executor()
         for latch, request in self.controls.pauses.items():
-            message = (
-                f"{latch} is paused since {request.requested_at} by {request.source}; "
-                f"`labledger unpause {self.run.run_id}` with the same options continues it"
-            )
-            self.emit(run_event("warning", message=message))
+            since = request.applied_at or request.requested_at
+            sentence = paused_sentence(str(latch), since, request.source)
+            command = f"`labledger unpause {self.run.run_id}` with the same options"
+            self.emit(run_event("warning", message=f"{sentence}; {command} continues it"))
 
     def look(self) -> bool:
         """Apply waiting requests, once in `_LOOK_S` seconds. Return whether any was applied."""
@@ -292,7 +289,7 @@ class CancelledAttempts:
         else:
             # Earlier attempts stay, and an earlier coordinator may have begun this one.
             now, message = clock.utc_now(), cancellation.reason
-            result = infra_error_result(spec, now, Reason.CANCELLED, message)
+            result = infra_error_result(spec.evidence, now, Reason.CANCELLED, message)
             if not commit_queue.commit_or_stage(result, final=True):
                 return False
         self.never_ran.pop(0)

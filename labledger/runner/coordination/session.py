@@ -13,28 +13,25 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from labledger import fault_points
-from labledger.engine.engine import Engine
 from labledger.errors import LabLedgerError, LedgerReplaced
 from labledger.execution.budget import Budget
 from labledger.execution.notification_delivery import DeliveryThread
-from labledger.execution.receivers import GivenReceivers
 from labledger.execution.run_events import on_signals, run_event
 from labledger.execution.unfinished_slots import find_unfinished_slots
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export.mirrors import CHAIN_PATH, MirrorWriter, create_run_folder, write_chain
 from labledger.export.summary import build_summary, write_summary
-from labledger.files.artifact_store import ArtifactStore
-from labledger.files.lab_folder import LabFolder
 from labledger.ledger.database.run_info import Lease, RunInfo, Stop, UnjudgedSlot
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, StopCause
+from labledger.runner.coordination.owned_run import OwnedRun
 from labledger.runner.coordination.ownership import owning_run, rescue_run
 from labledger.runner.coordination.run_control import apply_waiting
 from labledger.runner.coordination.slot_execution import SlotExecution, tolerating_errors
+from labledger.runner.run_context import RunContext
 from labledger.runner.run_hosts import cluster_of, given_settings, require_reachable_attempts
-from labledger.runner.run_options import RunOptions
 from labledger.runner.run_outcome import Regrading, RunOutcome, pass_counts_of, unjudged_sentence
 from labledger.trial.life import shared_files
 from labledger.trial.life.program_watch import ProgramWatch
@@ -44,18 +41,11 @@ from labledger.trial.life.program_watch import ProgramWatch
 class Session:
     """One coordinator's ownership of a run."""
 
-    lab: LabFolder
-    engine: Engine
+    context: RunContext
     writer: LedgerWriter
-    store: ArtifactStore
     run_id: str
-    values: Mapping[str, str]
-    """Environment values from outside the experiment."""
-    options: RunOptions
     new_limits: Mapping[str, float] = field(default_factory=dict)
     """New limits of the run's budget, by kind. Kinds that are missing keep their limit."""
-    receivers: GivenReceivers = field(default_factory=GivenReceivers)
-    """The receivers of the run's notifications."""
     append_part: Callable[[Lease], object] | None = None
     """Appends a part to the run's schedule before a trial starts; None appends nothing."""
 
@@ -68,56 +58,47 @@ class Session:
         try:
             return self._run_session()
         except LedgerReplaced as error:
-            hint = rescue_run(self.lab, self.writer, self.run_id)
+            hint = rescue_run(self.context.lab, self.writer, self.run_id)
             raise LedgerReplaced(error.message, hint=hint) from error
 
     def _run_session(self) -> RunOutcome:
-        folder = self.lab.run_folder(self.run_id)
+        folder = self.context.lab.run_folder(self.run_id)
         with ExitStack() as stack:
             # Closed last, because it also delivers that the run has ended.
             delivery = stack.enter_context(
                 DeliveryThread(
-                    *(self.lab, self.run_id, self.values, self.options.on_event),
-                    named=self.receivers.of_run or (),
+                    self.context.lab,
+                    self.run_id,
+                    self.context.values,
+                    self.context.options.on_event,
+                    named=self.context.receivers.of_run or (),
                 )
             )
-            lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
-            reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
-            stack.enter_context(on_signals(self.options.stop_request))
+            lease = stack.enter_context(owning_run(self.writer, self.run_id, self.context.options))
+            reader = stack.enter_context(LedgerReader.open(self.context.lab.ledger))
+            stack.enter_context(on_signals(self.context.options.stop_request))
             run = reader.run(self.run_id)
             unfinished = find_unfinished_slots(reader, run)
-            require_reachable_attempts(run, cluster_of(run, self.options), unfinished)
-            apply_waiting(reader, self.writer, run, lease, self.options.on_event)
+            require_reachable_attempts(run, cluster_of(run, self.context.options), unfinished)
+            apply_waiting(reader, self.writer, run, lease, self.context.options.on_event)
             self._say_if_restored(reader, run)
             self._append_part(reader, lease)
             run = self._apply_options(reader, lease)
-            budget = Budget.of(run, reader, self.options.on_event)
+            budget = Budget.of(run, reader, self.context.options.on_event)
             experiment = ExperimentPlan.of_document(run.resolved)
             self._prepare_folder(run, experiment)
             delivery.begin()
             fence = partial(self.writer.leases.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.repair(reader, self.run_id)
-            execution = SlotExecution(
-                lab=self.lab,
-                engine=self.engine,
-                writer=self.writer,
-                store=self.store,
-                values=self.values,
-                options=self.options,
-                lease=lease,
-                run=run,
-                experiment=experiment,
-                unfinished=unfinished,
-                reader=reader,
-                mirrors=mirrors,
-                budget=budget,
-                delivery=delivery,
-                programs=ProgramWatch(partial(self._stage_programs, self.run_id, experiment)),
+            programs = ProgramWatch(partial(self._stage_programs, self.run_id, experiment))
+            owned = OwnedRun(
+                self.context, self.writer, reader, lease, run, experiment, unfinished, programs
             )
+            execution = SlotExecution(owned, mirrors, budget, delivery)
             stop_cause = execution.execute(stack)
             stop = self._stop_reason(stop_cause, budget)
-            with tolerating_errors(stop_cause, self.options.on_event):
+            with tolerating_errors(stop_cause, self.context.options.on_event):
                 mirrors.sync()
             summary = build_summary(reader, self.run_id)
             run = reader.run(self.run_id)
@@ -126,11 +107,11 @@ class Session:
             unjudged = reader.unjudged(self.run_id)
             if stop is None and unjudged:
                 stop = Stop(StopCause.UNJUDGED, unjudged_sentence(unjudged, run.total_slots))
-            with tolerating_errors(stop_cause, self.options.on_event):
+            with tolerating_errors(stop_cause, self.context.options.on_event):
                 write_chain(reader, self.run_id, folder / CHAIN_PATH, fence)
-            with tolerating_errors(stop_cause, self.options.on_event):
+            with tolerating_errors(stop_cause, self.context.options.on_event):
                 write_summary(folder, summary, fence)
-            with tolerating_errors(stop_cause, self.options.on_event):
+            with tolerating_errors(stop_cause, self.context.options.on_event):
                 passes = pass_counts_of(summary)
                 self.writer.leases.release(
                     lease, status, None if complete else stop, passes, run.coverage
@@ -142,7 +123,7 @@ class Session:
             folder=folder,
             complete=complete,
             summary=summary,
-            stopped=self.options.stop_request.level > 0,
+            stopped=self.context.options.stop_request.level > 0,
             # A cause that came with the last slots, such as a spent budget, had no effect.
             stop=None if complete else stop,
             regrading=regrading,
@@ -150,7 +131,7 @@ class Session:
             used_up=budget.exhausted(),
             spent=spent,
         )
-        self.options.on_event(_ended_event(outcome))
+        self.context.options.on_event(_ended_event(outcome))
         return outcome
 
     def _say_if_restored(self, reader: LedgerReader, run: RunInfo) -> None:
@@ -162,7 +143,7 @@ class Session:
                 f"this lab was restored from a backup of {backed_up_at}: trials that the original "
                 "lab has run since then run here again, and cost money again"
             )
-            self.options.on_event(run_event("warning", message=message))
+            self.context.warn(message)
 
     def _append_part(self, reader: LedgerReader, lease: Lease) -> None:
         """Append the new part. If that fails, mark a run that was complete as complete again."""
@@ -180,8 +161,8 @@ class Session:
 
     def _stop_reason(self, stop_cause: Stop | None, budget: Budget) -> Stop | None:
         """Return why the run stopped. Called after every trial in flight has ended."""
-        if self.options.stop_request.level > 0:
-            return Stop(StopCause.INTERRUPT, self.options.stop_request.message)
+        if self.context.options.stop_request.level > 0:
+            return Stop(StopCause.INTERRUPT, self.context.options.stop_request.message)
         if stop_cause is not None and stop_cause.cause == StopCause.BUDGET:
             # A limit that was raised meanwhile is no longer spent.
             return Stop(StopCause.BUDGET, budget.message() or stop_cause.message)
@@ -191,9 +172,9 @@ class Session:
         """Store the new limits and settings, and return the run with them."""
         if self.new_limits:
             self.writer.set_budget(lease, self.new_limits)
-        if settings := given_settings(self.options):
+        if settings := given_settings(self.context.options):
             self.writer.set_settings(lease, settings)
-        if changed := self.receivers.changes(reader.receivers(self.run_id)):
+        if changed := self.context.receivers.changes(reader.receivers(self.run_id)):
             self.writer.set_receivers(lease, changed)
         return reader.run(self.run_id)
 
@@ -215,7 +196,11 @@ class Session:
         # The run itself was complete then, although it may have grown since.
         first, *others = (grading for grading in gradings if grading.generation < generation)
         earlier = [first, *(grading for grading in others if grading.complete)][-1]
-        changes = outcome_changes(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
+        changes = (
+            outcome_changes(self.context.lab.ledger, earlier.run_id, self.run_id)
+            if complete
+            else ()
+        )
         root_id = gradings[0].root_id
         return Regrading(root_id, generation, earlier.generation, changes, tuple(unjudged))
 
@@ -224,19 +209,19 @@ class Session:
 
         Raises `LedgerError` if programs that an earlier session staged there were changed.
         """
-        folder = self.lab.run_folder(run.run_id)
+        folder = self.context.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
         if run.on is not None:
             # Each host stages the programs for its own trials.
             return
         self._stage_programs(run.run_id, experiment)
-        shared_files.require_unchanged_files_of_tasks(folder, self.store)
+        shared_files.require_unchanged_files_of_tasks(folder, self.context.store)
 
     def _stage_programs(self, run_id: str, experiment: ExperimentPlan) -> None:
         """Stage the programs of every phase, or compare existing ones with their digests."""
-        deps = self.lab.run_folder(run_id) / "deps"
+        deps = self.context.lab.run_folder(run_id) / "deps"
         sealed = experiment.is_sealed
-        shared_files.stage_dependencies(experiment.files, self.store, deps, sealed=sealed)
+        shared_files.stage_dependencies(experiment.files, self.context.store, deps, sealed=sealed)
         shared_files.share_trial_script(deps)
 
 

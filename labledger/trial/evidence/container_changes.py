@@ -17,6 +17,7 @@ from labledger.errors import MalformedJson
 from labledger.files.untrusted_files import MAX_VALUES, MIB, is_safe_name, is_text, parents
 from labledger.files.workspace_listing import MalformedListing
 from labledger.records import JsonObject, canonical_json
+from labledger.records.json_codec import decoder
 from labledger.trial import contract
 
 MAX_CHANGES = 20_000
@@ -77,22 +78,21 @@ class Change:
             what["target"] = self.target
         return what | ({"sha256": self.sha256} if self.sha256 else {})
 
-    @classmethod
-    def from_json(cls, fields: JsonObject) -> Self:
-        """Parse a stored change. Raises `TypeError` or `ValueError` for invalid fields."""
-        change = cls(**fields)
-        numbers = (change.mode, change.uid, change.gid, change.mtime, change.size)
-        texts = (change.path, change.target, change.kind or "", change.sha256 or "")
-        if not all(type(n) is int for n in numbers) or not all(type(t) is str for t in texts):
-            raise TypeError("a field has another type")
-        if change.change not in {"added", "changed", "deleted"}:
-            raise ValueError(f"unknown change {change.change!r}")
-        return change
-
 
 def kind_of(mode: int) -> str:
     """Return the kind of a file with the type and permissions `mode`."""
     return _KINDS.get(stat.S_IFMT(mode), "other")
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredChanges:
+    """The members of a stored list."""
+
+    version: int
+    workspace: str
+    changes: tuple[Change, ...]
+    volumes: list[str]
+    truncated: bool
 
 
 @dataclass(slots=True)
@@ -123,11 +123,11 @@ class ChangeList:
             data = canonical_json.loads(content, max_values=MAX_VALUES)
             if data["version"] != 1:
                 raise MalformedListing("it was stored by a later version of labledger")
-            changes = {c.path: c for c in map(Change.from_json, data["changes"])}
-            volumes = [str(path) for path in data["volumes"]]
-            return cls(str(data["workspace"]), changes, volumes, bool(data["truncated"]))
-        except (MalformedJson, KeyError, TypeError, ValueError, AttributeError) as error:
+            stored = decoder(_StoredChanges)(data)
+        except (MalformedJson, KeyError, TypeError, ValueError) as error:
             raise MalformedListing(f"{type(error).__name__}: {error}") from None
+        changes = {change.path: change for change in stored.changes}
+        return cls(stored.workspace, changes, stored.volumes, stored.truncated)
 
 
 def is_exact(path: str) -> bool:

@@ -194,6 +194,14 @@ class ContainerExit:
         """Whether `trial.sh` itself ended the trial."""
         return self.exit_status in ExitStatus.ALL and not self.exit_status_forged
 
+    @property
+    def was_killed_for_memory(self) -> bool:
+        """Whether the kernel killed the container's first process at the memory limit.
+
+        `out_of_memory` alone says that it killed any process of the container.
+        """
+        return self.out_of_memory and self.exit_status in ExitStatus.OF_ENGINE
+
     @classmethod
     def of(cls, state: ContainerState, exit_status: int | None, expected: frozenset[int]) -> Self:
         """Return how a container ended.

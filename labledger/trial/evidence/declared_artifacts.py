@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Self
 
 from labledger import fault_points
 from labledger.engine.container_files import ContainerFiles
@@ -58,11 +57,6 @@ class TakenArtifacts:
     refused: str | None = None
     """Why nothing was taken; None otherwise. A trial with a separate grader then cannot be
     graded."""
-
-    @classmethod
-    def from_json(cls, fields: JsonObject) -> Self:
-        lists = {name: tuple(fields[name]) for name in ("packed", "hooks", "with_secrets")}
-        return cls(**fields | lists)
 
     def tar(self, folder: Path, store: ArtifactStore) -> Path | None:
         """Return the file with the complete tar, or None if nothing was taken.

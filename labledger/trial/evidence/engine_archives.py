@@ -92,7 +92,7 @@ class ArchiveReader:
             if change == "deleted":
                 yield Change(path, change), iter(())
         unread = set(present)
-        requests = _requests(present, self._order, self._cannot_be_whole)
+        requests = archive_requests(present, self._order, self._cannot_be_whole)
         yield from self._changes(present, requests, unread)
         remaining = sorted((path for path in unread if "\ufffd" not in path), key=self._order)
         yield from self._changes(present, [_Request(path, False) for path in remaining], unread)
@@ -191,14 +191,14 @@ class ArchiveReader:
             return
         self._requests_left, self._bytes_left = MAX_REQUESTS, MAX_STREAMED
         with self.helper() as files:
-            requests = _requests(needed, self._order, lambda _: False)
+            requests = archive_requests(needed, self._order, lambda _: False)
             for change, content in self._read(files, needed, requests):
                 is_read = change.kind == "file" and change.size <= max_bytes
                 with suppress(LinkedContent):
                     yield change, b"".join(content) if is_read else b""
 
 
-def _requests(
+def archive_requests(
     needed: Mapping[str, ChangeKind],
     order: Callable[[str], tuple[bool, str]],
     cannot_be_whole: Callable[[str], bool],

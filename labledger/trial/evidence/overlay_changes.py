@@ -62,7 +62,7 @@ class OverlayReader:
         driver = attributes.get("GraphDriver") or {}
         folders = driver.get("Data") or {}
         upper, lower = folders.get("UpperDir"), folders.get("LowerDir")
-        if driver.get("Name") != "overlay2" or not upper or not lower or not _may_read_overlays():
+        if driver.get("Name") != "overlay2" or not upper or not lower or not may_read_overlays():
             return None
         layers = tuple(str(lower).split(":"))
         try:
@@ -198,7 +198,7 @@ class OverlayReader:
             yield Change(path, "changed", kind, mode, size=size if kind == "file" else 0), content
 
 
-def _may_read_overlays() -> bool:
+def may_read_overlays() -> bool:
     """Return whether this process sees the attributes with which overlays mark folders."""
     try:
         status = Path("/proc/self/status").read_text()

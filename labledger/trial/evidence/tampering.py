@@ -299,7 +299,8 @@ def inspect_changes(
                 programs = _changed_programs(agent, upper, state.lower_dirs)
                 return FilesystemChanges(
                     checked,
-                    *(_listed(paths), len(paths) + more),
+                    _listed(paths),
+                    len(paths) + more,
                     _who_changed(agent, upper, paths, checked),
                     programs=programs,
                 )

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from labledger.agents.profiles import STDOUT
 from labledger.files.untrusted_files import UntrustedFile
 from labledger.records.model_calls import JOURNAL, ModelCall, read_calls
-from labledger.records.model_costs import PICODOLLARS, PriceTable, known_cost
+from labledger.records.model_costs import PriceTable, in_usd, known_cost
 from labledger.records.model_grants import RECORD
 from labledger.text.words import counted
 from labledger.trajectories import agent_document, recorded_calls
@@ -93,7 +93,7 @@ def counted_totals(calls: Iterable[ModelCall], prices: PriceTable) -> FinalMetri
     sent_calls = [call for call in calls if call.asked]
     known_charges = [call.charged for call in sent_calls if call.charged is not None]
     cost, is_complete = known_cost(sent_calls, prices)
-    final = FinalMetrics(total_cost_usd=cost / PICODOLLARS if is_complete else None)
+    final = FinalMetrics(total_cost_usd=in_usd(cost) if is_complete else None)
     if len(known_charges) < len(sent_calls):
         return final
     return replace(

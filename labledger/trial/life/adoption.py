@@ -16,8 +16,8 @@ from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading_settings import Sealing
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_notes import read_phases
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import last_folder
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.free_disk_space import trial_stays
@@ -40,12 +40,12 @@ _MAX_OVERHEAD_MS = 60_000
 """How many ms longer than its phases a trial may take before the engine's times are rejected."""
 
 
-def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
+def adopt(spec: ContainerSpec, context: TrialContext) -> ContainerExit | None:
     """Wait for a container that an earlier coordinator created, and return how it ended.
 
     Return None if the attempt must run in a new container.
     """
-    if not spec.container_may_exist:
+    if not spec.may_exist:
         return None
     if separate_grader.is_due(spec):
         return _finish_separate_grading(spec, context)
@@ -60,19 +60,19 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
     return None
 
 
-def _finish_separate_grading(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
+def _finish_separate_grading(spec: ContainerSpec, context: TrialContext) -> ContainerExit:
     """Continue with the grader of a trial whose artifacts are stored, and return how it ended."""
     with trial_stays(spec, context.full_disks):
         ended, wait_start = separate_grader.adopt(spec, context)
     return _with_disks_and_times(spec, context, ended, wait_start)
 
 
-def folder_exists(spec: AttemptSpec) -> bool:
+def folder_exists(spec: ContainerSpec) -> bool:
     """Return whether the folder with the outputs of an attempt exists."""
     return (spec.folder / "out").is_dir()
 
 
-def _handle_missing_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
+def _handle_missing_container(spec: ContainerSpec, context: TrialContext) -> ContainerExit | None:
     """Return how a container ended that no longer exists, or None to run a new one."""
     if attempt_notes.is_marked_not_started(spec.folder) or not spec.runs_agent:
         # No agent has run in it. The inputs of a grader can be prepared again.
@@ -85,7 +85,7 @@ def _handle_missing_container(spec: AttemptSpec, context: TrialContext) -> Conta
 
 
 def _wait_for_container(
-    spec: AttemptSpec, context: TrialContext, state: ContainerState
+    spec: ContainerSpec, context: TrialContext, state: ContainerState
 ) -> ContainerExit:
     """Wait until a started container has ended, and return how it ended."""
     if spec.uses_models:
@@ -119,7 +119,7 @@ def _wait_for_container(
 
 
 def finish_stopped_container(
-    spec: AttemptSpec, context: TrialContext, container: str, wait_start: float
+    spec: ContainerSpec, context: TrialContext, container: str, wait_start: float
 ) -> ContainerExit:
     """Run the grader part if it is due, and return how the trial ended.
 
@@ -147,12 +147,12 @@ def finish_stopped_container(
 
 
 def _with_disks_and_times(
-    spec: AttemptSpec, context: TrialContext, ended: ContainerExit, since: float
+    spec: ContainerSpec, context: TrialContext, ended: ContainerExit, since: float
 ) -> ContainerExit:
     """Return the exit with corrected times, and whether a disk was full since a monotonic time."""
     disks_full = context.full_disks.were_full_since(spec.plan.disks, since)
     was_full = ended.disk_was_full or disks_full
-    return _with_corrected_times(spec, replace(ended, disk_was_full=was_full))
+    return with_corrected_times(spec, replace(ended, disk_was_full=was_full))
 
 
 def _interval_since(start: float) -> tuple[str, str, int]:
@@ -162,7 +162,7 @@ def _interval_since(start: float) -> tuple[str, str, int]:
     return clock.iso(now - elapsed), clock.iso(now), round(elapsed.total_seconds() * 1000)
 
 
-def _with_corrected_times(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
+def with_corrected_times(spec: ContainerSpec, ended: ContainerExit) -> ContainerExit:
     """Return the exit. Replace its times if the phases show that the engine's times are wrong.
 
     The engine's times come from a clock that may have been set meanwhile. The phases' times are

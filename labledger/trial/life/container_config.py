@@ -15,10 +15,11 @@ from labledger.agents.launch import folder_of
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.experiment.container_users import USER_OF_IMAGE, is_root
 from labledger.experiment.grading_settings import WAIT_S, Sealing, find_reader
-from labledger.experiment.runtime_sections import Resources, Rights
+from labledger.experiment.resource_limits import Resources
+from labledger.experiment.runtime_sections import Rights
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import Labels
 from labledger.trial.life import inputs, model_access, shared_files, trial_networks
 from labledger.trial.life.helper_containers import ModelsHelper
@@ -46,7 +47,7 @@ _SHELL_BYTES = 8 << 20
 """More memory than any shell needs to run `trial.sh`, in bytes."""
 
 
-def container_config(spec: AttemptSpec, token: str | None = None) -> JsonObject:
+def container_config(spec: ContainerSpec, token: str | None = None) -> JsonObject:
     """Return the configuration of a trial's container for the engine's API.
 
     `token` is the attempt's token if its agent has models.
@@ -77,7 +78,7 @@ def container_config(spec: AttemptSpec, token: str | None = None) -> JsonObject:
     return config
 
 
-def contract_variables(spec: AttemptSpec) -> dict[str, str]:
+def contract_variables(spec: ContainerSpec) -> dict[str, str]:
     """Return the contract's environment variables, which every phase sees."""
     ids = spec.ids
     env = {
@@ -101,7 +102,7 @@ def contract_variables(spec: AttemptSpec) -> dict[str, str]:
     return env
 
 
-def _first_folder(spec: AttemptSpec) -> str:
+def _first_folder(spec: ContainerSpec) -> str:
     """Return the folder in which the engine starts the container. Each phase changes to its own.
 
     The engine refuses to start a container in a path that is not a folder. When the container is
@@ -111,7 +112,7 @@ def _first_folder(spec: AttemptSpec) -> str:
     return spec.workspace if spec.has_mounted_workspace or is_agents else "/"
 
 
-def permission_container_config(spec: AttemptSpec) -> JsonObject:
+def permission_container_config(spec: ContainerSpec) -> JsonObject:
     """Return the configuration of a helper that gives the host's user access to all outputs."""
     config = container_config(spec)
     existing_folders = {
@@ -139,7 +140,7 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
     }
 
 
-def _written_folders(spec: AttemptSpec) -> dict[str, str]:
+def _written_folders(spec: ContainerSpec) -> dict[str, str]:
     """Return the writable folders of a trial, and their paths in its container."""
     return {
         "out": contract.OUT,
@@ -150,7 +151,7 @@ def _written_folders(spec: AttemptSpec) -> dict[str, str]:
     }
 
 
-def _trial_arguments(spec: AttemptSpec) -> list[str]:
+def _trial_arguments(spec: ContainerSpec) -> list[str]:
     limits = [
         str(max(1, round(spec.settings.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES
     ]
@@ -166,7 +167,7 @@ def _trial_arguments(spec: AttemptSpec) -> list[str]:
     return [*words, *_collect_settings(spec)]
 
 
-def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
+def _trial_settings(spec: ContainerSpec) -> dict[str, str]:
     """Return the settings of `trial.sh` that differ from their defaults."""
     settings: dict[str, str] = {}
     if not spec.has_mounted_workspace:
@@ -188,7 +189,7 @@ def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
     return settings
 
 
-def _collect_settings(spec: AttemptSpec) -> list[str]:
+def _collect_settings(spec: ContainerSpec) -> list[str]:
     """Return the settings of `trial.sh` for the collect commands: their time limits and users."""
     if not spec.has_grader_container:
         return []
@@ -200,7 +201,7 @@ def _collect_settings(spec: AttemptSpec) -> list[str]:
     ]
 
 
-def _oom_score_adjustment(spec: AttemptSpec) -> int:
+def _oom_score_adjustment(spec: ContainerSpec) -> int:
     """Return the `oom_score_adj` of phases, in thousandths of the memory limit.
 
     The kernel kills the process with the highest score. It may choose again before the first
@@ -210,7 +211,7 @@ def _oom_score_adjustment(spec: AttemptSpec) -> int:
     return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1
 
 
-def _host_config(spec: AttemptSpec) -> JsonObject:
+def _host_config(spec: ContainerSpec) -> JsonObject:
     runtime = spec.settings.runtime
     resources = runtime.resources
     folder = spec.folder
@@ -238,7 +239,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
     }
 
 
-def _rights(spec: AttemptSpec) -> JsonObject:
+def _rights(spec: ContainerSpec) -> JsonObject:
     """Return the configuration of the rights of a trial's processes."""
     if spec.settings.runtime.rights is Rights.DOCKER:
         capabilities = (
@@ -248,7 +249,7 @@ def _rights(spec: AttemptSpec) -> JsonObject:
     return {"CapAdd": list(CAPABILITIES if spec.starts_as_root else ())}
 
 
-def _may_send_raw(spec: AttemptSpec) -> bool:
+def _may_send_raw(spec: ContainerSpec) -> bool:
     """Return whether a container may write raw packets.
 
     The network of an `allowlist` has no route to this machine. A raw packet needs no route.
@@ -256,7 +257,7 @@ def _may_send_raw(spec: AttemptSpec) -> bool:
     return not any(network.is_allowlist for network in trial_networks.networks_of_container(spec))
 
 
-def _agents_mounts(spec: AttemptSpec) -> list[JsonObject]:
+def _agents_mounts(spec: ContainerSpec) -> list[JsonObject]:
     """Return the mounts of an installed agent, and the mounts for closing its models."""
     mounts = ModelsHelper.of(spec).mounts() if spec.uses_models else []
     if spec.plan.agent is not None and spec.runs_agent:
@@ -265,13 +266,13 @@ def _agents_mounts(spec: AttemptSpec) -> list[JsonObject]:
     return mounts
 
 
-def _agent_outputs(spec: AttemptSpec) -> list[JsonObject]:
+def _agent_outputs(spec: ContainerSpec) -> list[JsonObject]:
     """Return the mounts of the agent's output folders in a separate grader's container."""
     outputs = agent_outputs_of_grader(spec)
     return [contract.mount(folder, path, read_only=True) for folder, path in outputs.items()]
 
 
-def _empty_volumes(spec: AttemptSpec) -> list[JsonObject]:
+def _empty_volumes(spec: ContainerSpec) -> list[JsonObject]:
     """Return volumes over the image's folders that begin empty.
 
     They have no names, so the engine removes them with their container.

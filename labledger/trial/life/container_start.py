@@ -23,22 +23,22 @@ from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.container_users import is_root
 from labledger.experiment.grading_settings import GradingMode
 from labledger.files import artifact_tars
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import Labels
 from labledger.trial.evidence.change_collection import StoppedContainer
 from labledger.trial.free_disk_space import OutputUnreadable
 from labledger.trial.life import image_files
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.trial_context import TrialContext
-from labledger.trial.trial_plan import ImageFacts
+from labledger.trial.trial_plan import ImageFacts, TrialPlan
 
 
-def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
+def find_container(engine: Engine, spec: ContainerSpec) -> ContainerState | None:
     """Return the state of an attempt's container, or None if there is none.
 
     Raises `OutputUnreadable` if several containers have its labels and none has its name.
     """
-    state = engine.inspect(spec.container_name)
+    state = engine.inspect(spec.name)
     if state is not None and _is_of_attempt(state.labels, spec):
         return state
     candidates = [
@@ -50,15 +50,14 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
         names = ", ".join(sorted(container.name for container in candidates))
         raise OutputUnreadable(
             f"trial {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
-            f"its labels is called {spec.container_name}, so it is not known which one ran it: "
+            f"its labels is called {spec.name}, so it is not known which one ran it: "
             f"{names}",
-            hint=f"rename the one that ran it: `docker rename NAME {spec.container_name}`, "
-            "and resume",
+            hint=f"rename the one that ran it: `docker rename NAME {spec.name}`, and resume",
         )
     return engine.inspect(candidates[0].container_id) if candidates else None
 
 
-def kill_container(engine: Engine, spec: AttemptSpec) -> None:
+def kill_container(engine: Engine, spec: ContainerSpec) -> None:
     """Kill an attempt's container and its separate grader's container, if they exist."""
     parts = ("", "grader") if spec.has_grader_container else ("",)
     for part in parts:
@@ -66,12 +65,12 @@ def kill_container(engine: Engine, spec: AttemptSpec) -> None:
             engine.kill(state.container_id)
 
 
-def name_taken_error(spec: AttemptSpec) -> ContainerNameTaken:
+def name_taken_error(spec: ContainerSpec) -> ContainerNameTaken:
     """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
-        f"another container is called {spec.container_name}. It lacks the labels of the trial's "
+        f"another container is called {spec.name}. It lacks the labels of the trial's "
         "ledger, run, slot and attempt, so labledger does not touch it. Rename it "
-        f"(`docker rename {spec.container_name} OTHER`) or remove it"
+        f"(`docker rename {spec.name} OTHER`) or remove it"
     )
 
 
@@ -83,7 +82,7 @@ def attempt_of(labels: Mapping[str, str]) -> tuple[int, int] | None:
     return int(slot), int(attempt)
 
 
-def _is_of_attempt(labels: Mapping[str, str], spec: AttemptSpec) -> bool:
+def _is_of_attempt(labels: Mapping[str, str], spec: ContainerSpec) -> bool:
     is_other = Labels.HELPER in labels or labels.get(Labels.PART, "") != spec.part
     return spec.labels().items() <= labels.items() and not is_other
 
@@ -93,7 +92,7 @@ _MAX_RECORDING_DELAY_S = 1.0
 
 
 def create_container(
-    spec: AttemptSpec, context: TrialContext, token: str | None = None
+    spec: ContainerSpec, context: TrialContext, token: str | None = None
 ) -> tuple[str, float]:
     """Create a trial's container. Return its id and the monotonic time before its creation.
 
@@ -104,7 +103,7 @@ def create_container(
 
     def create() -> str:
         with context.limiter.engine_calls:
-            return context.engine.create(spec.container_name, config)
+            return context.engine.create(spec.name, config)
 
     return retry_engine_errors(create), created
 
@@ -147,7 +146,7 @@ def kill_overdue(engine: Engine, container: str) -> None:
         return  # The result records the missed deadline. Removing the container raises the error.
 
 
-def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+def remove_container(spec: ContainerSpec, context: TrialContext, container: str) -> None:
     """Remove a container of a trial.
 
     Full disks are recorded first, because the removal frees disk space.
@@ -156,8 +155,8 @@ def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -
     context.engine.remove(container)
 
 
-def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
-    """Return the attempt with the facts of its image.
+def plan_with_image_facts(spec: ContainerSpec, context: TrialContext) -> TrialPlan:
+    """Return the plan of a container with the facts of its image.
 
     Raises `ContainerFailed` if the image is gone and settings depend on it. Raises
     `EngineUnavailable`.
@@ -167,13 +166,13 @@ def with_image_facts(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
     if config is None:
         # The attempt's container may exist even if its image is gone.
         if "image" not in {runtime.workspace, runtime.user, runtime.healthcheck}:
-            return spec
+            return spec.plan
         raise ContainerFailed(f"the image {spec.image_ref} ({spec.image_id}) is gone")
     facts = {spec.image_id: ImageFacts.of_config(config)}
-    return replace(spec, plan=replace(spec.plan, image_facts=facts))
+    return replace(spec.plan, image_facts=facts)
 
 
-def fill_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+def fill_container(spec: ContainerSpec, context: TrialContext, container: str) -> None:
     """Put the files of the trial into its new container, which has the id `container`.
 
     If a separate grader is not root, it gets write access to the artifacts. Raises
@@ -186,14 +185,14 @@ def fill_container(spec: AttemptSpec, context: TrialContext, container: str) -> 
         ContainerFiles(context.engine, container).put(tar)
 
 
-def _grader_user(spec: AttemptSpec, context: TrialContext) -> str:
+def _grader_user(spec: ContainerSpec, context: TrialContext) -> str:
     grader_user = spec.settings.grading.user
     if spec.settings.runtime.user is not None:
         return spec.user_of_phase(grader_user) or "root"
     return grader_user or context.engine.image_user(spec.image_id) or "root"
 
 
-def stopped_container(spec: AttemptSpec, context: TrialContext) -> StoppedContainer | None:
+def stopped_container(spec: ContainerSpec, context: TrialContext) -> StoppedContainer | None:
     """Return the container whose changes are evidence, or None if there is none.
 
     Raises `EngineUnavailable`.

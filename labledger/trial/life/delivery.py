@@ -18,8 +18,8 @@ from labledger.files.durable_files import write_file
 from labledger.files.untrusted_files import PHASES_CAP, read_ascii
 from labledger.trial import contract
 from labledger.trial.attempt_notes import parse_report, phase_fields, phase_lines
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import redactor_for
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
@@ -41,7 +41,7 @@ _WAITING_PROCESSES = 2
 """The most processes of a waiting container: `trial.sh` and its `sleep`."""
 
 
-def deliver_and_wait(spec: AttemptSpec, context: TrialContext, container: str) -> int | None:
+def deliver_and_wait(spec: ContainerSpec, context: TrialContext, container: str) -> int | None:
     """Deliver the grader's files to a trial's container when they are due, and wait for its end.
 
     `container` is its id. Return its exit status, or None after the deadline of the running part.
@@ -79,7 +79,7 @@ class _Report:
     believed before the agent had ended, `trial.sh` ends the trial.
     """
 
-    def __init__(self, spec: AttemptSpec, context: TrialContext, container: str) -> None:
+    def __init__(self, spec: ContainerSpec, context: TrialContext, container: str) -> None:
         self._spec, self._context, self._container = spec, context, container
         self._seen: tuple[int, ...] = ()
         self._check_at = 0.0
@@ -135,7 +135,7 @@ class _Report:
 
 
 def _store_agent_part(
-    spec: AttemptSpec, context: TrialContext, container: str, report: _Report
+    spec: ContainerSpec, context: TrialContext, container: str, report: _Report
 ) -> None:
     """Store the outcome of the agent part durably, before the grader's files arrive."""
     fault_points.fault_point("before_unseal", spec.slot.schedule_idx)
@@ -165,7 +165,7 @@ def _store_agent_part(
 
 
 def _kept_artifacts(
-    spec: AttemptSpec, context: TrialContext, state: ContainerState
+    spec: ContainerSpec, context: TrialContext, state: ContainerState
 ) -> TakenArtifacts | None:
     """Take the declared artifacts of a running container as evidence; None if none are declared.
 
@@ -184,7 +184,7 @@ def _kept_artifacts(
         return TakenArtifacts((), refused=error.message)
 
 
-def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str) -> bool | None:
+def _has_processes_left(spec: ContainerSpec, context: TrialContext, container: str) -> bool | None:
     """Return whether processes of an ended agent are still running, or None if unknown.
 
     Processes that stored its output end soon, and a waiting `trial.sh` starts a new `sleep` at
@@ -206,7 +206,7 @@ def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str
     return len(lasting) > 1
 
 
-def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+def _deliver(spec: ContainerSpec, context: TrialContext, container: str) -> None:
     """Put the grader's files in place and let `trial.sh` continue.
 
     A note comes first. If the agent still runs then, `trial.sh` finds the note at the agent's end,
@@ -221,7 +221,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     write_file(spec.folder / "in" / contract.GO_FILE, clock.utc_now().encode())
 
 
-def delivered_at(spec: AttemptSpec) -> str | None:
+def delivered_at(spec: ContainerSpec) -> str | None:
     """Return when a trial's grader was allowed to begin, or None if it was not."""
     try:
         return (spec.folder / "in" / contract.GO_FILE).read_text("utf-8")
@@ -229,7 +229,7 @@ def delivered_at(spec: AttemptSpec) -> str | None:
         return None
 
 
-def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
+def exit_of(spec: ContainerSpec, state: ContainerState) -> ContainerExit:
     """Return how a delivered trial ended. Its duration excludes the time of waiting.
 
     Its container must have stopped. The agent forged the end if the report of the agent's end
@@ -249,7 +249,7 @@ def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
     return combined
 
 
-def _confirms(spec: AttemptSpec, state: ContainerState, agent_part: AgentPart) -> bool:
+def _confirms(spec: ContainerSpec, state: ContainerState, agent_part: AgentPart) -> bool:
     """Return whether the phases that `trial.sh` recorded at its end agree with the report."""
     fields = phase_fields(spec.folder)
     fields.pop("grader", None)

@@ -25,7 +25,7 @@ from labledger.files.workspace_seed import OPEN_FILE, make_readable_folder
 from labledger.records import JsonObject
 from labledger.records.model_grants import SOCKET
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import Labels
 
 _START_TIMEOUT_S = 180.0
@@ -189,9 +189,9 @@ class ModelsHelper(Helper):
     """The trial's folder."""
 
     @classmethod
-    def of(cls, spec: AttemptSpec) -> Self:
+    def of(cls, spec: ContainerSpec) -> Self:
         """Return the helper of an attempt whose agent has models."""
-        return cls(f"{spec.container_name}-models", spec.labels(), spec.folder)
+        return cls(f"{spec.name}-models", spec.labels(), spec.folder)
 
     def prepare(self, folder: Path) -> None:
         """Make the files that the helper mounts, in a new trial folder that has `in`."""

@@ -30,7 +30,7 @@ from labledger.files.tars import Readable, content_of, each_member, open_stream
 from labledger.files.untrusted_files import is_safe_name, parents
 from labledger.files.workspace_seed import OPEN_FILE, OPEN_FOLDER, make_readable_folder, set_modes
 from labledger.records import canonical_json
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import Labels
 from labledger.trial.output_folders import outputs_of
 
@@ -42,7 +42,7 @@ _PATHS_PER_COMMAND = 100
 
 
 @contextmanager
-def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerFiles]:
+def container_of_image(engine: Engine, spec: ContainerSpec) -> Iterator[ContainerFiles]:
     """Provide a container of an attempt's image that never runs, and remove it afterwards.
 
     Also removes the container that a killed process left for this slot.
@@ -51,7 +51,7 @@ def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerF
     of_slot = {key: value for key, value in labels.items() if key != Labels.ATTEMPT}
     for container in engine.containers_with_labels(of_slot):
         engine.remove(container.container_id)
-    name = f"{spec.container_name}-image-{secrets.token_hex(4)}"
+    name = f"{spec.name}-image-{secrets.token_hex(4)}"
     config = {
         "Image": spec.image_id,
         "Entrypoint": ["true"],
@@ -65,7 +65,7 @@ def container_of_image(engine: Engine, spec: AttemptSpec) -> Iterator[ContainerF
         engine.remove(name)
 
 
-def kept_outputs(spec: AttemptSpec, phase: str) -> list[tuple[str, str]]:
+def kept_outputs(spec: ContainerSpec, phase: str) -> list[tuple[str, str]]:
     """Return names and paths of a phase's output folders in which the image's files stay.
 
     The folders of a separate grader begin empty. A regrading restores the folders of an agent.
@@ -78,7 +78,7 @@ def kept_outputs(spec: AttemptSpec, phase: str) -> list[tuple[str, str]]:
     ]
 
 
-def grader_places(spec: AttemptSpec) -> list[str]:
+def grader_places(spec: ContainerSpec) -> list[str]:
     """Return the paths at which a grader in this container finds the image's files."""
     if spec.has_grader_container:
         return []
@@ -90,7 +90,7 @@ def grader_places(spec: AttemptSpec) -> list[str]:
 
 
 @contextmanager
-def fetched(spec: AttemptSpec, engine: Engine, folder: Path) -> Iterator[None]:
+def fetched(spec: ContainerSpec, engine: Engine, folder: Path) -> Iterator[None]:
     """Copy the image's files from all these places below `folder`, for the time of a block.
 
     The copy is removed afterwards, so no other process can change it before the grader gets it.
@@ -116,13 +116,13 @@ def fetched(spec: AttemptSpec, engine: Engine, folder: Path) -> Iterator[None]:
         shutil.rmtree(folder / _FOLDER, ignore_errors=True)
 
 
-def _nothing_at(spec: AttemptSpec, path: str) -> str:
+def _nothing_at(spec: ContainerSpec, path: str) -> str:
     """Return the name of the cache entry for a path at which the image has nothing."""
     # An image's id determines its content.
     return f"image-without-{canonical_json.digest([spec.image_id, path])}"
 
 
-def fill_outputs(spec: AttemptSpec, folder: Path) -> None:
+def fill_outputs(spec: ContainerSpec, folder: Path) -> None:
     """Copy the image's files into the new output folders of a trial folder, if its agent runs.
 
     Later, the grader's folders are emptied and filled again.

@@ -22,7 +22,7 @@ from labledger.experiment.task_row import instruction
 from labledger.files.workspace_seed import OPEN_FOLDER, make_readable_folder, write_readable_file
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import attempt_notes, contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.life import image_files, model_access, shared_files, trial_networks
 from labledger.trial.life.helper_containers import ModelsHelper
 from labledger.trial.life.trial_context import TrialContext
@@ -32,7 +32,7 @@ _ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")
 """The arguments of an image's entrypoint: the command to run after its own work."""
 
 
-def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
+def prepare_trial_folder(spec: ContainerSpec, context: TrialContext) -> None:
     """Create the folder of a trial, which must not exist, with everything its container mounts.
 
     It is filled under another name, and renamed only if the run still belongs to this process. A
@@ -46,7 +46,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     try:
         partial.chmod(0o755)
         with image_files.fetched(spec, context.engine, partial):
-            _fill_trial_folder(partial, spec)
+            fill_trial_folder(partial, spec)
         if spec.starts_entrypoint:
             image = context.engine.image_config(spec.image_id) or {}
             _write_entrypoint_script(spec, image, partial / "in")
@@ -59,7 +59,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
         raise
 
 
-def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
+def fill_trial_folder(folder: Path, spec: ContainerSpec) -> None:
     outputs = [output.name for output in output_mounts(spec)]
     workspace = ["workspace"] if spec.has_mounted_workspace else []
     for name in ("in", "out", "state", *workspace, *outputs):
@@ -90,13 +90,13 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     spec.kind.fill(spec, folder)
 
 
-def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
+def _is_mounted_at_start(spec: ContainerSpec, phase: str) -> bool:
     if phase == "grader":
         return spec.sealing is Sealing.NONE
     return phase in spec.kind.phases
 
 
-def write_phase_script(spec: AttemptSpec, phase: str, folder: Path, fetched: Path) -> None:
+def write_phase_script(spec: ContainerSpec, phase: str, folder: Path, fetched: Path) -> None:
     """Write the script of a phase into `folder`; for the grader, also its files of the task.
 
     `fetched` has the image's files at their places.
@@ -113,7 +113,7 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path, fetched: Pat
         shared_files.place_grader_files(spec, folder, fetched)
 
 
-def _write_entrypoint_script(spec: AttemptSpec, image: JsonObject, folder: Path) -> None:
+def _write_entrypoint_script(spec: ContainerSpec, image: JsonObject, folder: Path) -> None:
     """Write the script that starts an image's entrypoint, if the image has one.
 
     `image` is its configuration.
@@ -127,7 +127,7 @@ def _write_entrypoint_script(spec: AttemptSpec, image: JsonObject, folder: Path)
     _write_script(spec, contract.ENTRYPOINT, plan, enter, folder)
 
 
-def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
+def _write_collect_scripts(spec: ContainerSpec, folder: Path) -> None:
     """Write the scripts of the collect commands, which have the environment of all phases."""
     for number, collect in enumerate(spec.settings.grading.collect or (), start=1):
         env = spec.settings.runtime.env or {}
@@ -137,7 +137,9 @@ def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
         _write_script(spec, f"collect_{number}", plan, enter, folder)
 
 
-def _write_script(spec: AttemptSpec, name: str, plan: PhasePlan, enter: str, folder: Path) -> None:
+def _write_script(
+    spec: ContainerSpec, name: str, plan: PhasePlan, enter: str, folder: Path
+) -> None:
     """Write the script of a phase, a collect command or the entrypoint, named by `name`.
 
     Only the agent's script has the token for models.
@@ -182,7 +184,7 @@ def _write_json(path: Path, value: JsonObject) -> None:
     write_readable_file(path, canonical_json.dumps(value) + "\n")
 
 
-def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
+def grader_mounts(spec: ContainerSpec) -> list[JsonObject]:
     """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
     folder = spec.folder / "sealed"
     staged = contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True)
@@ -198,13 +200,13 @@ def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
             return [contract.mount(folder, contract.SEALED, read_only=True)]
 
 
-def sealed_tmpfs(spec: AttemptSpec) -> dict[str, str]:
+def sealed_tmpfs(spec: ContainerSpec) -> dict[str, str]:
     """Return the tmpfs that only root in the container can enter, as path and options."""
     is_unreadable = spec.sealing is Sealing.UNREADABLE
     return {contract.SEALED: "mode=0700,size=64k"} if is_unreadable else {}
 
 
-def unseal(spec: AttemptSpec, engine: Engine, phases: str) -> None:
+def unseal(spec: ContainerSpec, engine: Engine, phases: str) -> None:
     """Put the grader's files and the phases so far into a stopped container.
 
     `phases` is in the format of `trial.sh`. Can be repeated after an interruption at any point.
@@ -217,7 +219,7 @@ def unseal(spec: AttemptSpec, engine: Engine, phases: str) -> None:
     write_readable_file(spec.folder / "in" / contract.AGENT_RAN_FILE, "")
 
 
-def deliver(spec: AttemptSpec, engine: Engine) -> None:
+def deliver(spec: ContainerSpec, engine: Engine) -> None:
     """Put the grader's files into a running container that waits for them.
 
     Can be repeated after an interruption at any point. Each folder appears as a whole. An existing
@@ -233,7 +235,7 @@ def deliver(spec: AttemptSpec, engine: Engine) -> None:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _fill(spec: AttemptSpec, engine: Engine, folder: Path) -> None:
+def _fill(spec: ContainerSpec, engine: Engine, folder: Path) -> None:
     """Write the content of `/agentlab/sealed` during grading into `folder`."""
     shutil.copytree(spec.plan.sealed_dir, folder / "grader")
     fault_points.fault_point("inside_unseal", spec.slot.schedule_idx)

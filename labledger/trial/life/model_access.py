@@ -27,7 +27,7 @@ from labledger.records.model_grants import (
     ModelGrant,
 )
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 
 ADDRESS = f"http://127.0.0.1:{contract.MODELS_PORT}"
 """The gateway's address for agents."""
@@ -39,7 +39,7 @@ WITHOUT_TOKEN = f"unset {TOKEN}\n"
 _TOKEN_BYTES = 32
 
 
-def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str:
+def grant(spec: ContainerSpec, gateway: GatewayClient | None) -> str:
     """Grant an attempt its models, and return its token.
 
     When this returns, the grant is durable and the gateway serves it. Raises `GatewayUnavailable`,
@@ -61,7 +61,7 @@ def grant(spec: AttemptSpec, gateway: GatewayClient | None) -> str:
     return token
 
 
-def _grant(spec: AttemptSpec, token: str, *, shares_caps: bool) -> ModelGrant:
+def _grant(spec: ContainerSpec, token: str, *, shares_caps: bool) -> ModelGrant:
     models = spec.models
     none = CallLimits()
     return ModelGrant(
@@ -89,7 +89,7 @@ def _grant(spec: AttemptSpec, token: str, *, shares_caps: bool) -> ModelGrant:
     )
 
 
-def _record(spec: AttemptSpec) -> str | None:
+def _record(spec: ContainerSpec) -> str | None:
     """Return the file with the calls that answer an attempt, or None if providers answer.
 
     Raises `ArtifactChanged`, and `FileNotFoundError`.
@@ -99,7 +99,7 @@ def _record(spec: AttemptSpec) -> str | None:
     return str(ArtifactStore(spec.plan.store_root).checked(spec.replays).absolute())
 
 
-def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
+def serve_again(spec: ContainerSpec, gateway: GatewayClient | None) -> None:
     """Make sure that the gateway serves an attempt whose container an earlier process started.
 
     If the gateway has died, its keeper starts it again, and it serves the grant again.
@@ -111,7 +111,7 @@ def serve_again(spec: AttemptSpec, gateway: GatewayClient | None) -> None:
             return
 
 
-def note_container(spec: AttemptSpec, container: str) -> None:
+def note_container(spec: ContainerSpec, container: str) -> None:
     """Give the gateway the id of the agent's container, so that it can tell computing from waiting.
 
     Raises `OSError`.
@@ -130,7 +130,7 @@ class ClosedModels:
     """Why the gateway could not write the journal, although it ran."""
 
 
-def close(spec: AttemptSpec, gateway: GatewayClient | None) -> ClosedModels:
+def close(spec: ContainerSpec, gateway: GatewayClient | None) -> ClosedModels:
     """End an attempt's access to models, if it has any."""
     if not (spec.folder / GRANT).exists():
         return ClosedModels()
@@ -147,7 +147,7 @@ def _require(gateway: GatewayClient | None) -> GatewayClient:
     return gateway
 
 
-def container_variables(spec: AttemptSpec, token: str) -> dict[str, str]:
+def container_variables(spec: ContainerSpec, token: str) -> dict[str, str]:
     """Return the variables that the container has in all phases."""
     agent = spec.plan.agent
     provider = spec.models.granted_providers[0].name if agent is None else agent.profile.provider
@@ -155,7 +155,7 @@ def container_variables(spec: AttemptSpec, token: str) -> dict[str, str]:
     return variables if agent is None else variables | {INSTRUCTION: INSTRUCTION_PATH}
 
 
-def agent_variables(spec: AttemptSpec) -> dict[str, str]:
+def agent_variables(spec: ContainerSpec) -> dict[str, str]:
     """Return the variables of the agent's phase, as authored text that refers to the token.
 
     An agent with a profile finds its model by the variables of its launch.

@@ -22,7 +22,7 @@ from labledger.files.fingerprints import Fingerprint, fingerprint
 from labledger.records import canonical_json
 from labledger.text.figures import duration
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.life import shared_files
 from labledger.trial.trial_plan import TrialAgent
 
@@ -63,7 +63,7 @@ class ProgramWatch:
     """For large folders, the last fingerprint and its time."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note_start(self, spec: AttemptSpec) -> None:
+    def note_start(self, spec: ContainerSpec) -> None:
         """Write a trial's fingerprints into its folder, once everything matches its digests.
 
         A later coordinator can compare them. Raises `LedgerError` if something does not match.
@@ -72,7 +72,7 @@ class ProgramWatch:
         note = {"script": shared_files.trial_script_name(), "marks": marks}
         (spec.folder / _NOTE).write_bytes(canonical_json.dump_bytes(note))
 
-    def find_touched(self, spec: AttemptSpec) -> tuple[str, ...]:
+    def find_touched(self, spec: ContainerSpec) -> tuple[str, ...]:
         """Return a sentence for each of a trial's programs that was touched since it started.
 
         Returns nothing for a trial that another version of labledger started.
@@ -131,7 +131,7 @@ class ProgramWatch:
             self._looks[shared.tops] = (began, state)
         return state
 
-    def _shared_by(self, spec: AttemptSpec) -> Iterator[_Shared]:
+    def _shared_by(self, spec: ContainerSpec) -> Iterator[_Shared]:
         """Yield everything that a trial shares with others."""
         plan = spec.plan
         deps = plan.deps_dir

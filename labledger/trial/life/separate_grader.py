@@ -18,8 +18,8 @@ from labledger.engine.engine import Engine
 from labledger.engine.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.engine.engine_facts import ContainerState
 from labledger.trial import attempt_notes
-from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.collect import redactor_for
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import take_artifacts
@@ -41,7 +41,7 @@ _MAX_CONTAINERS = 3
 _GRADER_GONE = "its grader's container was removed; the grader runs again on the same artifacts"
 
 
-def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> AttemptSpec:
+def grader_spec(spec: ContainerSpec, agent_part: AgentPart | None = None) -> ContainerSpec:
     """Return the description of the grader's container of an attempt.
 
     Without `agent_part`, it only identifies the container.
@@ -52,7 +52,7 @@ def grader_spec(spec: AttemptSpec, agent_part: AgentPart | None = None) -> Attem
     return replace(spec, kind=kind, part="grader")
 
 
-def is_due(spec: AttemptSpec) -> bool:
+def is_due(spec: ContainerSpec) -> bool:
     """Return whether an earlier coordinator has stored the agent part of a separate trial.
 
     The agent's container is not needed afterwards.
@@ -63,7 +63,7 @@ def is_due(spec: AttemptSpec) -> bool:
 
 
 def grade_if_due(
-    spec: AttemptSpec, context: TrialContext, state: ContainerState, part_start: float
+    spec: ContainerSpec, context: TrialContext, state: ContainerState, part_start: float
 ) -> ContainerExit:
     """Take the artifacts, run the grader's container, and return how the trial ended.
 
@@ -90,7 +90,7 @@ def grade_if_due(
     return grade(spec, context, agent_part)
 
 
-def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, float]:
+def adopt(spec: ContainerSpec, context: TrialContext) -> tuple[ContainerExit, float]:
     """Continue with the grader of an attempt for which `is_due` is true.
 
     Return how the trial ended, and the monotonic time at which the wait began.
@@ -110,9 +110,10 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> tuple[ContainerExit, floa
         return grade(spec, context, agent_part), wait_start
 
 
-def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> ContainerExit:
+def grade(spec: ContainerSpec, context: TrialContext, agent_part: AgentPart) -> ContainerExit:
     """Run the grader's container, or wait for it, and return how the trial ended."""
-    part = container_start.with_image_facts(grader_spec(spec, agent_part), context)
+    part = grader_spec(spec, agent_part)
+    part = replace(part, plan=container_start.plan_with_image_facts(part, context))
     grader_part = ContainerExit(
         None, agent_part.ended_at, agent_part.ended_at, 0, container_removed=True
     )
@@ -131,11 +132,11 @@ def grade(spec: AttemptSpec, context: TrialContext, agent_part: AgentPart) -> Co
     )
 
 
-def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialContext) -> str:
+def _started_container(spec: ContainerSpec, part: ContainerSpec, context: TrialContext) -> str:
     """Return the id of the started grader's container. Create it if necessary."""
     state = None
     # A coordinator creates the folder before the container.
-    if spec.container_may_exist or part.folder.exists():
+    if spec.may_exist or part.folder.exists():
         state = find_container(context.engine, part)
     if state is not None and state.has_started:
         if (part.folder / "out").is_dir():
@@ -166,7 +167,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
     return container
 
 
-def _started_marker(part: AttemptSpec) -> Path:
+def _started_marker(part: ContainerSpec) -> Path:
     """Return the file that says that a grader may have run. No container can see its folder.
 
     If its container exists and was never started, the grader has not run: some engines abandon a
@@ -175,7 +176,7 @@ def _started_marker(part: AttemptSpec) -> Path:
     return part.folder / "started"
 
 
-def _wait(part: AttemptSpec, context: TrialContext, container: str) -> ContainerExit:
+def _wait(part: ContainerSpec, context: TrialContext, container: str) -> ContainerExit:
     """Wait for the grader's container, and return how it ended. Raises `NoSuchContainer`."""
     ended = wait_for_grader(part, context, container)
     status = ended.exit_status
@@ -186,7 +187,7 @@ def _wait(part: AttemptSpec, context: TrialContext, container: str) -> Container
     return ended
 
 
-def remove_grader_container(engine: Engine, spec: AttemptSpec) -> None:
+def remove_grader_container(engine: Engine, spec: ContainerSpec) -> None:
     """Remove the grader's container of an attempt, if it exists. Raises `ContainerFailed`."""
     state = find_container(engine, grader_spec(spec))
     if state is not None:

@@ -39,7 +39,7 @@ from labledger.files.workspace_seed import (
 )
 from labledger.records import JsonObject, canonical_json
 from labledger.trial import contract
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.life import image_files
 from labledger.trial.life.image_files import KeptFiles
 from labledger.trial.stored_trial import EvidenceIncomplete
@@ -240,7 +240,7 @@ def _digest(path: Path) -> str | None:
     return None if path.is_symlink() or not path.is_file() else content_digest(path)
 
 
-def agent_mounts(spec: AttemptSpec) -> list[JsonObject]:
+def agent_mounts(spec: ContainerSpec) -> list[JsonObject]:
     """Return the read-only mounts of the task's files for the agent of the trial's variant."""
     return [
         contract.mount(unpacked_folder(spec, files.tar), files.path, read_only=True)
@@ -249,7 +249,7 @@ def agent_mounts(spec: AttemptSpec) -> list[JsonObject]:
     ]
 
 
-def writable_copies(spec: AttemptSpec) -> dict[str, str]:
+def writable_copies(spec: ContainerSpec) -> dict[str, str]:
     """Return the agent's own copies of files: names in the trial folder, and their paths."""
     return {
         f"{_COPIES}/{index}": files.path
@@ -258,7 +258,7 @@ def writable_copies(spec: AttemptSpec) -> dict[str, str]:
     }
 
 
-def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
+def unpack_agent_files(spec: ContainerSpec, folder: Path) -> None:
     """Unpack the files that an agent's container mounts. Its own copies go into `folder`.
 
     `folder` is a trial folder. Raises `LedgerError` if a tar is gone.
@@ -274,16 +274,16 @@ def unpack_agent_files(spec: AttemptSpec, folder: Path) -> None:
             _unpack(spec, files)
 
 
-def _is_root_agent(spec: AttemptSpec) -> bool:
+def _is_root_agent(spec: ContainerSpec) -> bool:
     return spec.starts_as_root and spec.user_of_phase(spec.settings.runtime.agent_user) is None
 
 
-def _agent_files(spec: AttemptSpec) -> list[TaskFiles]:
+def _agent_files(spec: ContainerSpec) -> list[TaskFiles]:
     files = spec.task.files or () if spec.runs_agent else ()
     return [task_files for task_files in files if task_files.is_for_agent_of(spec.slot.variant_id)]
 
 
-def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
+def place_grader_files(spec: ContainerSpec, folder: Path, fetched: Path) -> None:
     """Put the task's files for its grader, and the script that copies them, into `folder`.
 
     `folder` has the grader's phase script, so the files are sealed as the script is. `fetched` has
@@ -302,7 +302,7 @@ def place_grader_files(spec: AttemptSpec, folder: Path, fetched: Path) -> None:
 
 
 def _placed_files(
-    spec: AttemptSpec, files: TaskFiles, image_copy: KeptFiles, folder: Path, index: int
+    spec: ContainerSpec, files: TaskFiles, image_copy: KeptFiles, folder: Path, index: int
 ) -> Iterator[str]:
     """Copy files of the task to `folder`, and yield the commands that copy them to their path.
 
@@ -332,7 +332,7 @@ def _placed_files(
 
 
 def _kept_output(
-    spec: AttemptSpec, image_copy: KeptFiles, path: str, target: Path
+    spec: ContainerSpec, image_copy: KeptFiles, path: str, target: Path
 ) -> Iterator[str]:
     """Copy the image's files of an output folder to `target`, and yield the commands that use them.
 
@@ -387,7 +387,7 @@ _copied_from: dict[Path, str] = {}
 """The fingerprints of unpacked folders from which this process made a copy that matched the tar."""
 
 
-def _copy_files(spec: AttemptSpec, files: TaskFiles, target: Path) -> None:
+def _copy_files(spec: ContainerSpec, files: TaskFiles, target: Path) -> None:
     """Make a trial's own copy of unpacked files, which matches their tar.
 
     The copy is compared with the tar unless the unpacked files are untouched since another copy
@@ -406,17 +406,17 @@ def _copy_files(spec: AttemptSpec, files: TaskFiles, target: Path) -> None:
         _copied_from[source] = before.digest
 
 
-def mounted_tars(spec: AttemptSpec) -> list[str]:
+def mounted_tars(spec: ContainerSpec) -> list[str]:
     """Return the tars with files of a trial's task whose unpacked files its agent mounts."""
     return [files.tar for files in _agent_files(spec) if not files.writable]
 
 
-def unpacked_folder(spec: AttemptSpec, tar: str) -> Path:
+def unpacked_folder(spec: ContainerSpec, tar: str) -> Path:
     """Return the folder for the unpacked files of a task's tar."""
     return spec.plan.run_dir / _UNPACKED / tar
 
 
-def _unpack(spec: AttemptSpec, files: TaskFiles) -> Path:
+def _unpack(spec: ContainerSpec, files: TaskFiles) -> Path:
     """Unpack a tar into the run folder, unless it has been, and return the folder.
 
     The folder gets its name when it is complete and durable, so threads and coordinators may do

@@ -17,7 +17,7 @@ from labledger import clock
 from labledger.engine.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.trial import attempt_notes
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.life.helper_containers import ModelsHelper, restart_stopped_proxies
 
 
@@ -138,7 +138,7 @@ class StartLimiter:
         """Held while a container is created or started."""
         self.collecting = threading.BoundedSemaphore(MAX_COLLECTING)
         """Held while a trial is collected."""
-        self.paused: SimpleQueue[AttemptSpec] = SimpleQueue()
+        self.paused: SimpleQueue[ContainerSpec] = SimpleQueue()
         """Trials whose containers were seen paused. Added again at each poll."""
         self._seen_paused: set[str] = set()
         self._closed = False
@@ -240,7 +240,7 @@ class StartLimiter:
                 raise WaitAbandoned
 
     def wait(
-        self, engine: Engine, spec: AttemptSpec, container: str, deadline_s: float | None = None
+        self, engine: Engine, spec: ContainerSpec, container: str, deadline_s: float | None = None
     ) -> int | None:
         """Wait for a trial's container. Return its exit status, or None after its deadline.
 
@@ -262,7 +262,7 @@ class StartLimiter:
     def wait_for(
         self,
         engine: Engine,
-        spec: AttemptSpec,
+        spec: ContainerSpec,
         container: str,
         *,
         happened: Callable[[], bool],
@@ -296,7 +296,7 @@ class StartLimiter:
         self.require_starting_allowed()
         return False, None
 
-    def _ended_status(self, engine: Engine, spec: AttemptSpec, container: str) -> int | None:
+    def _ended_status(self, engine: Engine, spec: ContainerSpec, container: str) -> int | None:
         """Return the exit status of an ended container, else None. Reports a paused one.
 
         Raises `WaitAbandoned`.
@@ -418,7 +418,7 @@ class StartLimiter:
             self._changed.notify_all()
 
 
-def _left_s(spec: AttemptSpec, start: float, limit_s: float) -> float:
+def _left_s(spec: ContainerSpec, start: float, limit_s: float) -> float:
     """Return how many seconds are left of a deadline `limit_s` after the monotonic time `start`.
 
     The deadline is extended by the time that providers' limits hold the agent back, as in

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from labledger.engine.engine import Engine
 from labledger.gateway.client import GatewayClient
 from labledger.trial import attempt_notes
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.free_disk_space import FullDisks
 from labledger.trial.life.program_watch import ProgramWatch
 from labledger.trial.life.start_limiter import StartLimiter
@@ -24,14 +24,14 @@ class TrialContext:
     """Shared by all attempts of the executor."""
     full_disks: FullDisks
     """Shared by everything in this process that works on the run."""
-    report_restart: Callable[[AttemptSpec, str], None]
+    report_restart: Callable[[ContainerSpec, str], None]
     """Called with each restart reason, as soon as it is durable. Thread-safe."""
     gateway: GatewayClient | None = None
     """The gateway of this host; None if no agent has models."""
     programs: ProgramWatch | None = None
     """Watches the files that trials of the run share; None for no watch."""
 
-    def record_restart(self, spec: AttemptSpec, reason: str) -> None:
+    def record_restart(self, spec: ContainerSpec, reason: str) -> None:
         """Record durably why an attempt is started again, and report it."""
         attempt_notes.add_restart_reason(spec.folder, reason)
         self.report_restart(spec, reason)

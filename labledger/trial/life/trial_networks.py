@@ -19,7 +19,7 @@ from labledger.experiment.grading_settings import GradingMode
 from labledger.experiment.runtime_sections import Rights
 from labledger.experiment.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.life.helper_containers import (
     PROXY_URL,
     EgressProxy,
@@ -48,39 +48,39 @@ _PUBLIC_RESOLVERS = ["8.8.8.8", "8.8.4.4"]
 """The engine adds these servers if the machine has only a resolver on loopback."""
 
 
-def first_part(spec: AttemptSpec) -> Part:
+def first_part(spec: ContainerSpec) -> Part:
     """Return the part whose network the attempt's container has at its creation."""
     return "agent" if spec.runs_agent else "grader"
 
 
-def network_of(spec: AttemptSpec, part: Part) -> PhaseNetwork:
+def network_of(spec: ContainerSpec, part: Part) -> PhaseNetwork:
     return spec.settings.agent_network if part == "agent" else spec.settings.grader_network
 
 
-def networks_of_container(spec: AttemptSpec) -> list[PhaseNetwork]:
+def networks_of_container(spec: ContainerSpec) -> list[PhaseNetwork]:
     """Return the networks that the attempt's container has, one after the other."""
     networks = [network_of(spec, first_part(spec))]
     return networks + ([spec.settings.grader_network] if is_changed_between(spec) else [])
 
 
-def is_changed_between(spec: AttemptSpec) -> bool:
+def is_changed_between(spec: ContainerSpec) -> bool:
     """Return whether the attempt's container gets another network for its grader."""
     in_one_container = spec.grading_mode in {GradingMode.AFTER_AGENT, GradingMode.DELIVERED}
     differs = spec.settings.agent_network != spec.settings.grader_network
     return spec.runs_agent and in_one_container and differs
 
 
-def proxy_of(spec: AttemptSpec, part: Part) -> EgressProxy | None:
+def proxy_of(spec: ContainerSpec, part: Part) -> EgressProxy | None:
     """Return the proxy of a part's network, or None."""
     network = network_of(spec, part)
     if not network.is_allowlist:
         return None
     # The container of a separate grader already has a name that says so.
     suffix = "-egress" if part == "agent" or spec.part else "-grader-egress"
-    return EgressProxy(f"{spec.container_name}{suffix}", spec.labels(), network.allowed_hosts)
+    return EgressProxy(f"{spec.name}{suffix}", spec.labels(), network.allowed_hosts)
 
 
-def _private_network(spec: AttemptSpec, part: Part) -> str | None:
+def _private_network(spec: ContainerSpec, part: Part) -> str | None:
     """Return the name of a part's private network with a way out, or None.
 
     A container that may write raw packets shares no bridge with others, so it needs one.
@@ -88,10 +88,10 @@ def _private_network(spec: AttemptSpec, part: Part) -> str | None:
     is_private = spec.settings.runtime.rights is Rights.DOCKER
     if not is_private or network_of(spec, part).mode != "full":
         return None
-    return f"{spec.container_name}{'-net' if part == 'agent' or spec.part else '-grader-net'}"
+    return f"{spec.name}{'-net' if part == 'agent' or spec.part else '-grader-net'}"
 
 
-def network_config(spec: AttemptSpec, part: Part) -> tuple[JsonObject, JsonObject]:
+def network_config(spec: ContainerSpec, part: Part) -> tuple[JsonObject, JsonObject]:
     """Return the configuration of a new container's network, and its part of `HostConfig`.
 
     A trial whose agent has models is in the network of its models helper.
@@ -103,7 +103,7 @@ def network_config(spec: AttemptSpec, part: Part) -> tuple[JsonObject, JsonObjec
     return {"Hostname": "trial", "NetworkDisabled": is_never_networked}, host_config
 
 
-def _own_network_config(spec: AttemptSpec, part: Part) -> tuple[bool, JsonObject]:
+def _own_network_config(spec: ContainerSpec, part: Part) -> tuple[bool, JsonObject]:
     """Return whether a new container never gets a network, and its part of `HostConfig`."""
     network, proxy = network_of(spec, part), proxy_of(spec, part)
     changed = part == "agent" and is_changed_between(spec)
@@ -118,12 +118,12 @@ def _own_network_config(spec: AttemptSpec, part: Part) -> tuple[bool, JsonObject
     return network.mode == "none" and not changed, host_config
 
 
-def container_variables(spec: AttemptSpec, part: Part) -> dict[str, str]:
+def container_variables(spec: ContainerSpec, part: Part) -> dict[str, str]:
     """Return the environment variables of a container that its network needs."""
     return dict(PROXY_VARIABLES) if network_of(spec, part).is_allowlist else {}
 
 
-def phase_preamble(spec: AttemptSpec, phase: str) -> str:
+def phase_preamble(spec: ContainerSpec, phase: str) -> str:
     """Return the shell lines with which a phase gets the variables of its own network."""
     if phase != "grader" or not is_changed_between(spec):
         return ""
@@ -134,7 +134,7 @@ def phase_preamble(spec: AttemptSpec, phase: str) -> str:
     return ""
 
 
-def has_own_network(spec: AttemptSpec, part: Part) -> bool:
+def has_own_network(spec: ContainerSpec, part: Part) -> bool:
     """Return whether a part's network is made for it alone."""
     if part == "agent":
         return spec.runs_agent
@@ -163,7 +163,7 @@ def _is_loopback(address: str) -> bool:
         return True
 
 
-def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
+def provide_first_network(spec: ContainerSpec, context: TrialContext) -> None:
     """Provide the network for the creation of the attempt's container."""
     part = first_part(spec)
     provide_network(spec, context, part)
@@ -178,7 +178,7 @@ def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
         retry_engine_errors(provide)
 
 
-def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str:
+def provide_network(spec: ContainerSpec, context: TrialContext, part: Part) -> str:
     """Provide a part's network, and return the engine's name for it.
 
     Its egress proxy, if it has one, listens. Can be repeated. Raises `ContainerFailed` and
@@ -198,7 +198,7 @@ def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str
     return retry_engine_errors(provide)
 
 
-def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+def change_network(spec: ContainerSpec, context: TrialContext, container: str) -> None:
     """Give the container, whose agent part has ended, the network of its grader.
 
     It may be running or stopped. Can be repeated.
@@ -209,14 +209,14 @@ def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> 
         retry_engine_errors(lambda: Networks(context.engine).move(moved, network))
 
 
-def remove_networks(spec: AttemptSpec, engine: Engine) -> None:
+def remove_networks(spec: ContainerSpec, engine: Engine) -> None:
     """Remove an attempt's networks and their helpers. Its containers must be gone."""
     has_private = any(_private_network(spec, part) for part in PARTS)
     if has_private or spec.uses_egress_proxy or spec.uses_models:
         remove_helpers(engine, spec.labels())
 
 
-def reports(spec: AttemptSpec, engine: Engine) -> JsonObject:
+def reports(spec: ContainerSpec, engine: Engine) -> JsonObject:
     """Return the connections of an attempt's proxies, by part; {} if it has none."""
     reports_by_part: JsonObject = {}
     for part in PARTS:

@@ -17,9 +17,10 @@ from labledger.engine.engine_errors import ContainerFailed, ProgramMissing, retr
 from labledger.engine.engine_facts import ContainerState
 from labledger.experiment.grading_settings import Sealing
 from labledger.files.durable_files import write_file
-from labledger.records import JsonObject, canonical_json
+from labledger.records import canonical_json
+from labledger.records.json_codec import decoder
 from labledger.trial.attempt_notes import phase_fields, phase_lines
-from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
@@ -80,13 +81,8 @@ class AgentPart:
             fields = json.loads((folder / _AGENT_PART).read_bytes())
         except FileNotFoundError:
             return None
-        seen: JsonObject = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in fields["seen"].items()
-        }
-        stored = fields.get("artifacts")
-        artifacts = None if stored is None else TakenArtifacts.from_json(stored)
-        return cls(**fields | {"seen": FilesystemChanges(**seen), "artifacts": artifacts})
+        part: Self = decoder(cls)(fields)
+        return part
 
     def write(self, folder: Path) -> None:
         """Store the outcome durably. Raises `OSError`."""
@@ -94,7 +90,7 @@ class AgentPart:
 
 
 def inspect_agent_part(
-    spec: AttemptSpec, context: TrialContext, state: ContainerState, part_start: float
+    spec: ContainerSpec, context: TrialContext, state: ContainerState, part_start: float
 ) -> tuple[ContainerExit, AgentPart | None]:
     """Return how the stopped container of an agent ended, and its part if the grader is due.
 
@@ -138,7 +134,7 @@ _KILLED_STATUSES = ExitStatus.OF_ENGINE - {125, 126, 127}
 """Exit statuses of a running container that was killed from outside."""
 
 
-def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
+def grading_is_due(spec: ContainerSpec, state: ContainerState) -> bool:
     """Return whether to start a stopped container again for its grader.
 
     The agent can forge the exit status on which this depends. `run_grader_part_if_due` checks it.
@@ -152,7 +148,7 @@ def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
 
 
 def run_grader_part_if_due(
-    spec: AttemptSpec, context: TrialContext, state: ContainerState, part_start: float
+    spec: ContainerSpec, context: TrialContext, state: ContainerState, part_start: float
 ) -> ContainerExit:
     """Run the grader part if it is due, and return how the trial ended.
 
@@ -179,7 +175,7 @@ def run_grader_part_if_due(
 
 
 def _run_grader_part(
-    spec: AttemptSpec, context: TrialContext, container: str, agent_part: AgentPart
+    spec: ContainerSpec, context: TrialContext, container: str, agent_part: AgentPart
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     engine = context.engine
@@ -207,7 +203,7 @@ def _run_grader_part(
     return _combine_parts(agent_part, wait_for_grader(spec, context, container))
 
 
-def wait_for_grader(spec: AttemptSpec, context: TrialContext, container: str) -> ContainerExit:
+def wait_for_grader(spec: ContainerSpec, context: TrialContext, container: str) -> ContainerExit:
     """Wait for a container in which only the grader runs, and return how it ended."""
     status = context.limiter.wait(context.engine, spec, container, spec.deadline_of("grader"))
     if status is None:

@@ -8,13 +8,10 @@ the run may belong to another coordinator.
 from __future__ import annotations
 
 import errno
-import os
-import secrets
 import shutil
 import subprocess
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 from labledger import clock, fault_points
 from labledger.engine.engine import Engine
@@ -27,18 +24,17 @@ from labledger.engine.engine_errors import (
 )
 from labledger.errors import DiskFull, EngineUnavailable
 from labledger.experiment.grading_settings import Sealing
-from labledger.files.artifact_store import ArtifactStore
 from labledger.gateway.client import GatewayUnavailable
 from labledger.host_programs import find_program
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
-from labledger.trial import attempt_notes, contract
+from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.collect import collect_result, infra_error_result, redactor_for
+from labledger.trial.collect import infra_error_result
+from labledger.trial.container_spec import ContainerSpec
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.gateway_calls import AttemptCalls
-from labledger.trial.free_disk_space import DISK_FULL_ERRNOS, output_unreadable_error
+from labledger.trial.free_disk_space import DISK_FULL_ERRNOS
 from labledger.trial.life import (
     container_start,
     delivery,
@@ -47,13 +43,13 @@ from labledger.trial.life import (
     separate_grader,
     trial_networks,
 )
-from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
-from labledger.trial.life.container_config import permission_container_config
+from labledger.trial.life.adoption import adopt, finish_stopped_container
 from labledger.trial.life.container_start import find_container, name_taken_error
-from labledger.trial.life.helper_containers import ModelsHelper
+from labledger.trial.life.ended_trials import collect_ended_trial, fix_permissions
 from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
 from labledger.trial.life.trial_context import TrialContext
 from labledger.trial.stored_trial import EvidenceIncomplete
+from labledger.trial.trial_kinds import RegradedTrial
 
 _IN_PARTS = frozenset({Sealing.AFTER_AGENT, Sealing.DELIVERED, Sealing.SEPARATE})
 """Kinds of sealing whose trials may not be over when their container has ended."""
@@ -69,16 +65,16 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     `DiskFull` or `OutputUnreadable` when the trial's outcome cannot be determined yet. Every other
     failure becomes the status of the result.
     """
-    if spec.kind.is_carried_over(spec):
+    if spec.is_carried_over:
         with context.limiter.collecting:
-            return spec.kind.carried_over_result(spec)
+            return _regraded(spec).carried_over_result(spec.evidence)
     began_at = clock.utc_now()
     try:
         context.engine.connect()
-        spec = container_start.with_image_facts(spec, context)
+        spec = replace(spec, plan=container_start.plan_with_image_facts(spec.container, context))
         context.limiter.require_starting_allowed()
-        ended = adopt(spec, context) or _run_container(spec, context)
-        return _collect_result(spec, context, ended)
+        ended = adopt(spec.container, context) or _run_container(spec.container, context)
+        return collect_ended_trial(spec.evidence, context, ended)
     except EngineDiskFull:
         if spec.plan.engine_root is not None:
             context.full_disks.record_full(spec.plan.engine_root)
@@ -87,94 +83,34 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
         raise
     except GatewayUnavailable as error:
         if context.limiter.starting_allowed:
-            _delete(spec, context)
-        return infra_error_result(spec, began_at, Reason.GATEWAY_UNAVAILABLE, error.message)
+            _delete(spec.container, context)
+        return infra_error_result(
+            spec.evidence, began_at, Reason.GATEWAY_UNAVAILABLE, error.message
+        )
     except EvidenceIncomplete as error:
-        return spec.kind.incomplete_result(spec, error.message)
+        return _regraded(spec).incomplete_result(spec.evidence, error.message)
     except ContainerFailed as error:
         is_taken = isinstance(error, ContainerNameTaken)
         reason = Reason.NAME_TAKEN if is_taken else Reason.CONTAINER_FAILED
-        return infra_error_result(spec, began_at, reason, error.message)
+        return infra_error_result(spec.evidence, began_at, reason, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
         if error.errno in DISK_FULL_ERRNOS:
             # If this process was suspended, the folder may belong to another coordinator.
             if context.limiter.starting_allowed:
-                _delete(spec, context)
+                _delete(spec.container, context)
             raise DiskFull(f"a trial could not be prepared: {message}") from error
-        return infra_error_result(spec, began_at, Reason.HOST_ERROR, message)
+        return infra_error_result(spec.evidence, began_at, Reason.HOST_ERROR, message)
 
 
-def _collect_result(
-    spec: AttemptSpec, context: TrialContext, ended: ContainerExit
-) -> AttemptResult:
-    """Return the result of a trial whose container has ended.
-
-    Raises `OutputUnreadable` or `DiskFull` for failures of this host, so that they are not recorded
-    as failures of the trial.
-    """
-    fault_points.fault_point("after_exit", spec.slot.schedule_idx)
-    if not folder_exists(spec):
-        message = "the trial folder, with all outputs, was deleted while the trial ran"
-        return infra_error_result(spec, ended.started_at, Reason.FOLDER_DELETED, message)
-    try:
-        if os.geteuid() != 0 and _has_unreadable_files(spec.folder):
-            # `trial.sh` was killed before it could make its files readable, or did not own all of
-            # them.
-            _fix_permissions(context.engine, spec)
-        ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
-        if context.programs is not None:
-            ended = replace(ended, touched=context.programs.find_touched(spec))
-        isolation = spec.kind.isolation_facts(context.engine, spec, ended)
-        container = container_start.stopped_container(spec, context)
-        egress = trial_networks.reports(spec, context.engine)
-        models = _model_use(spec, context)
-        with context.limiter.collecting:
-            return collect_result(spec, ended, isolation, container, egress, models)
-    except (OSError, ContainerFailed) as error:
-        # A later check could find free space, because the incomplete artifact was deleted.
-        context.full_disks.record_write_error(spec.plan.store_root, error)
-        raise output_unreadable_error(spec, error) from error
+def _regraded(spec: AttemptSpec) -> RegradedTrial:
+    assert isinstance(spec.kind, RegradedTrial)  # No other trial needs stored evidence.
+    return spec.kind
 
 
-def _model_use(spec: AttemptSpec, context: TrialContext) -> AttemptCalls | None:
-    """End the agent's access to models, and return its calls; None if it has no models."""
-    if not spec.uses_models:
-        return None
-    helper = ModelsHelper.of(spec)
-    is_lost = helper.is_lost(context.engine)
-    closed = model_access.close(spec, context.gateway)
-    return AttemptCalls.read(
-        spec.folder,
-        redactor_for(spec),
-        problem=closed.problem,
-        lost=closed.lost,
-        helper_lost=is_lost,
-        helper=helper.report(context.engine),
-        record=ArtifactStore(spec.plan.store_root).path(spec.replays) if spec.replays else None,
-    )
-
-
-def _has_unreadable_files(folder: Path) -> bool:
-    """Return whether this process's user cannot read some file or folder below `folder`."""
-    pending: list[str | Path] = [folder]
-    while pending:
-        try:
-            with os.scandir(pending.pop()) as children:
-                for child in children:
-                    if child.is_symlink():
-                        continue
-                    is_folder = child.is_dir(follow_symlinks=False)
-                    if is_folder:
-                        pending.append(child.path)
-                    if not os.access(child.path, os.R_OK | (os.X_OK if is_folder else 0)):
-                        return True
-        except OSError:
-            return True
-    return False
-
-
-def remove_attempt(spec: AttemptSpec, context: TrialContext, *, keep_folder: bool = False) -> None:
+def remove_attempt(
+    spec: ContainerSpec, context: TrialContext, *, keep_folder: bool = False
+) -> None:
     """Remove the container, folder and notes of an attempt whose result is durable.
 
     `keep_folder` leaves the trial folder in place.
@@ -184,10 +120,10 @@ def remove_attempt(spec: AttemptSpec, context: TrialContext, *, keep_folder: boo
     fault_points.fault_point("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec, context)
-    attempt_notes.remove_notes(spec.folder, by_this_process=not spec.container_may_exist)
+    attempt_notes.remove_notes(spec.folder, by_this_process=not spec.may_exist)
 
 
-def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> None:
+def cancel_attempt(spec: ContainerSpec, context: TrialContext, reason: str) -> None:
     """Remove the container and folder of an attempt that will be started again.
 
     `reason` is recorded as the restart reason before anything is removed.
@@ -197,7 +133,7 @@ def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> Non
     remove_folder(spec, context)
 
 
-def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
+def _remove_container(spec: ContainerSpec, context: TrialContext) -> None:
     if spec.uses_models:
         model_access.close(spec, context.gateway)
     if (state := find_container(context.engine, spec)) is not None:
@@ -207,20 +143,20 @@ def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
     trial_networks.remove_networks(spec, context.engine)
 
 
-def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
+def remove_folder(spec: ContainerSpec, context: TrialContext) -> None:
     """Delete the trial folder. A helper container fixes permissions first if necessary.
 
     Raises `OSError` if something could not be deleted.
     """
     _delete(spec, context)
     if spec.folder.exists():
-        _fix_permissions(context.engine, spec)
+        fix_permissions(context.engine, spec)
         _delete(spec, context)
         if spec.folder.exists():
             raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
 
 
-def _delete(spec: AttemptSpec, context: TrialContext) -> None:
+def _delete(spec: ContainerSpec, context: TrialContext) -> None:
     """Delete as much of a trial folder as this process's user can.
 
     Full disks are recorded first, because deleting frees disk space.
@@ -234,7 +170,7 @@ def _delete(spec: AttemptSpec, context: TrialContext) -> None:
         subprocess.run(remove, check=False, stderr=subprocess.DEVNULL)
 
 
-def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
+def _run_container(spec: ContainerSpec, context: TrialContext) -> ContainerExit:
     """Run a new container. Replace a container with the same name that never started.
 
     Such a container exists if its coordinator died while the engine created it, or if the engine
@@ -245,7 +181,7 @@ def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
             return _run_new_container(spec, context)
         except ContainerNameTaken:
             state = find_container(context.engine, spec)
-            if state is None and context.engine.inspect(spec.container_name) is not None:
+            if state is None and context.engine.inspect(spec.name) is not None:
                 raise name_taken_error(spec) from None
             if state is not None and state.has_started:
                 raise
@@ -255,9 +191,9 @@ def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
     return _run_new_container(spec, context)
 
 
-def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
+def _run_new_container(spec: ContainerSpec, context: TrialContext) -> ContainerExit:
     engine, limiter = context.engine, context.limiter
-    if spec.container_may_exist or spec.folder.exists():
+    if spec.may_exist or spec.folder.exists():
         # Checked immediately before deleting. If this process was suspended, folder and container
         # may belong to another coordinator by now.
         limiter.require_starting_allowed()
@@ -313,7 +249,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     )
 
 
-def _remove_unstarted(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+def _remove_unstarted(spec: ContainerSpec, context: TrialContext, container: str) -> None:
     """Remove a container that could not be started, or was not to be started.
 
     It is removed by its id, because its name and folder may belong to another coordinator by now.
@@ -327,7 +263,7 @@ def _remove_unstarted(spec: AttemptSpec, context: TrialContext, container: str) 
         remove_folder(spec, context)
 
 
-def _wait(spec: AttemptSpec, context: TrialContext, container: str) -> tuple[int | None, bool]:
+def _wait(spec: ContainerSpec, context: TrialContext, container: str) -> tuple[int | None, bool]:
     """Wait for a container that was just started.
 
     Return its exit status (None after its deadline), and whether it was removed meanwhile.
@@ -348,36 +284,3 @@ def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -
         return engine.inspect_ended(container).out_of_memory
     except NoSuchContainer:
         return False
-
-
-def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
-    """Return whether a container was paused from outside.
-
-    If no thread saw it paused, the engine's event log is read, for failed trials only.
-    """
-    containers = [
-        container_id
-        for container_id in (ended.container_id, ended.other_container_id)
-        if container_id is not None
-    ]
-    if any(map(context.limiter.was_seen_paused, containers)):
-        return True
-    return ended.exit_status != ExitStatus.GRADED and any(
-        map(context.engine.was_paused, containers)
-    )
-
-
-def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:
-    """Run a helper container that gives the host's user all permissions on a trial's outputs.
-
-    A second helper does the same for the outputs of a separate grader.
-    """
-    if spec.has_grader_container and spec.grader_folder.is_dir():
-        _fix_permissions(engine, separate_grader.grader_spec(spec))
-    name = f"{spec.container_name}-sweep-{secrets.token_hex(4)}"
-    container = engine.create(name, permission_container_config(spec))
-    try:
-        engine.start(container)
-        engine.wait(container, contract.OUTER_MARGIN_S)
-    finally:
-        engine.remove(container)

@@ -20,6 +20,7 @@ from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
+from labledger.text.control_phrases import OWNER_DIED, paused_sentence
 from labledger.text.figures import clock_time, count, date_and_time, duration, exact, percent, usd
 from labledger.text.words import counted, counted_of
 from labledger.view.screens.run_facts import RunFacts
@@ -65,9 +66,9 @@ def notices(facts: RunFacts) -> Iterator[str]:
     run = facts.run
     if facts.is_lost:
         yield (
-            f"No coordinator has run it since {_last_sign(facts)}: it was killed, or its machine "
-            f"failed. `labledger resume {run.run_id}` continues the run. This page shows the "
-            "results saved until then."
+            f"Its coordinator has sent no heartbeat since {_last_sign(facts)}: {OWNER_DIED}. "
+            f"`labledger resume {run.run_id}` continues the run. This page shows the results "
+            "saved until then."
         )
     elif run.stop is not None:
         yield f"It stopped early: {run.stop.message}"
@@ -81,8 +82,8 @@ def notices(facts: RunFacts) -> Iterator[str]:
     ):
         yield f"{sentence}."
     for latch, asked in facts.pauses.items():
-        since = _moment(asked.applied_at)
-        yield f"{_capitalized(str(latch))} is paused since {since}, by {asked.source}."
+        sentence = paused_sentence(str(latch), _moment(asked.applied_at), asked.source)
+        yield f"{_capitalized(sentence)}."
     if facts.stopping is not None:
         is_one = facts.at_work == 1
         if facts.stopping.what.get("now"):

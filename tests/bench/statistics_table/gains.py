@@ -1,4 +1,4 @@
-"""What other valid methods would gain where a cell of the table errs far less than it may.
+"""Measure the gain of other valid methods where a cell of the table errs far less than allowed.
 
 scripts/simulate-statistics gains
 
@@ -82,12 +82,12 @@ def _p(gained: int, lost: int, tasks: int) -> float:
 
 
 def blaker(tasks: int) -> str:
-    """Compare the mean width of `compare`'s interval of one rate with that of Blaker's."""
+    """Compare the mean widths of `compare`'s and Blaker's intervals of one rate."""
     usual, shorter = [], []
     for passed in range(tasks + 1):
-        found = rates.rate([[1.0]] * passed + [[0.0]] * (tasks - passed), 1 - _LEVEL)
-        assert found.bounds is not None
-        usual.append(found.bounds[1] - found.bounds[0])
+        estimate = rates.rate([[1.0]] * passed + [[0.0]] * (tasks - passed), 1 - _LEVEL)
+        assert estimate.bounds is not None
+        usual.append(estimate.bounds[1] - estimate.bounds[0])
         shorter.append(_blaker_width(passed, tasks))
     chances = stats.binom.pmf(np.arange(tasks + 1), tasks, 0.5)
     mean, other = float(chances @ usual), float(chances @ shorter)
@@ -110,7 +110,7 @@ def _blaker_width(passed: int, tasks: int) -> float:
 
 
 def largest_statistic(treatments: int) -> str:
-    """Compare Bonferroni's quantile with that of the largest of correlated statistics (Dunnett)."""
+    """Compare the quantiles of Bonferroni and of the largest correlated statistic (Dunnett)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
 
@@ -142,7 +142,7 @@ def without_clusters(tasks: int) -> str:
         a, b = (populations.trials(chance, side, 1, is_even=True) for side in moved)
         clustered = Sample(a, b, names.astype(str).tolist(), CompareOptions(), 1)
         for number, sample in enumerate((clustered, replace(clustered, clusters=None))):
-            found = estimates.inference(sample)
-            shown[number] += found is not None and found.p < _LEVEL
-    of_clusters, of_tasks = (each / _DRAWS for each in shown)
+            result = estimates.inference(sample)
+            shown[number] += result is not None and result.p < _LEVEL
+    of_clusters, of_tasks = (count / _DRAWS for count in shown)
     return f"{tasks} tasks: power over clusters {of_clusters:.3f}, over tasks {of_tasks:.3f}"

@@ -23,8 +23,8 @@ from bench.statistics_table.growth import (
 )
 from bench.statistics_table.populations import Array, Chance, Trials
 from bench.statistics_table.tallies import Tally
-from labledger.cli.option_groups import PassRateGate as LeastRate
-from labledger.cli.option_groups import missed_gates
+from labledger.cli.pass_rate_gates import PassRateGate as LeastRate
+from labledger.cli.pass_rate_gates import missed_gates
 from labledger.compare import decision, estimates
 from labledger.compare.compare_options import CompareOptions, Estimand, Gate
 from labledger.compare.comparison_document import Compared, Comparison, Conclusion, SideReport
@@ -281,8 +281,8 @@ def pass_at(cell: Cell) -> Tally:
             if not any(used):
                 continue
             truth = _pass_at_of([side[used] for side in moved], k) if is_suite else whole[name]
-            found = rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
-            pairs = zip((found.any, found.all), truth, ("any", "all"), strict=True)
+            intervals = rates.pass_at_difference(a, b, k, 0.95, is_suite=is_suite)
+            pairs = zip((intervals.any, intervals.all), truth, ("any", "all"), strict=True)
             for estimate, (true_a, true_b), kind in pairs:
                 tally.add_interval(f"coverage_{kind}_{name}", estimate, true_b - true_a)
                 if estimate is not None and estimate.bounds is not None and name == "d":

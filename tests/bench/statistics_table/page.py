@@ -92,9 +92,9 @@ COLUMNS = (
     Column("coverage", ("coverage",), _worst),
     Column("gates", ("gate",), _worst),
     Column("few tasks", ("share_few_coverage",), _lowest),
-    Column("power", ("power", "share_without"), lambda each: each),
-    Column("under", ("share_under",), lambda each: each),
-    Column("planned", ("planned",), lambda each: each),
+    Column("power", ("power", "share_without"), lambda share: share),
+    Column("under", ("share_under",), lambda share: share),
+    Column("planned", ("planned",), lambda share: share),
 )
 
 

@@ -1,10 +1,8 @@
-"""What a test changes in a coordinator's process, where this folder is on its PYTHONPATH.
+"""Changes that a test makes to a coordinator whose PYTHONPATH contains this folder.
 
-`MEDDLE_CLOCK` names a file with the seconds by which the clock is wrong, read at each look at it.
-`MEDDLE_JOURNAL` names a file to which every step is written that makes something durable, or must
-wait until something is: one JSON list a line.
-`MEDDLE_COPIES` names a folder for copies of the ledger's files, one at each fault point that the
-coordinator's own thread passes; nothing else writes to the ledger meanwhile.
+`MEDDLE_CLOCK` names a file with the error of the clock in seconds. `MEDDLE_JOURNAL` names a file
+for every sync and every commit, one JSON list a line. `MEDDLE_COPIES` names a folder for copies of
+the ledger's files, one at each fault point of the main thread.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ def wrong_by() -> float:
 
 
 def write_down(name: str, about: Callable[..., list[object]]) -> None:
-    """Have a function of `os` followed by a line in the journal."""
+    """Make a function of `os` write a line to the journal after each call."""
     original = getattr(os, name)
 
     def followed(*args: Any, **settings: Any) -> Any:
@@ -56,7 +54,7 @@ def renamed(_source: Any, target: Any) -> list[object]:
 
 
 def watch_commits() -> None:
-    """Write down, before each COMMIT, which artifacts lie in files by the word of the ledger."""
+    """Write down before each COMMIT which artifacts the ledger says are in files."""
     from labledger.ledger.database.connection import Connection
 
     commit = Connection.commit
@@ -64,10 +62,10 @@ def watch_commits() -> None:
     def watched_commit(connection: Connection) -> None:
         names = set(connection.execute("SELECT name FROM sqlite_schema").scalars())
         if "artifact" in names:
-            found = connection.execute(
+            artifacts = connection.execute(
                 "SELECT lower(hex(sha256)) FROM artifact WHERE content IS NULL"
             )
-            journal("commit", list(found.scalars()))
+            journal("commit", list(artifacts.scalars()))
         commit(connection)
 
     Connection.commit = watched_commit  # type: ignore[method-assign]
