@@ -45,7 +45,7 @@ ATTEMPT_S = 10.0
 """How long a receiver may take to accept a notification, in seconds."""
 
 NO_RECEIVERS = "none"
-"""The word in place of a receiver that removes the run's receivers."""
+"""The word that users write instead of a receiver to remove the run's receivers."""
 
 _SCHEMES = ("http://", "https://")
 _OK = range(200, 300)

@@ -196,18 +196,18 @@ def sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LinkTo:
-    """A symbolic link in place of a file. It is written unchanged and never followed."""
+    """A symbolic link to write instead of a file. It is written unchanged and never followed."""
 
     target: str
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyFolder:
-    """An empty folder in place of a file."""
+    """An empty folder to make instead of a file."""
 
 
 FileContent = bytes | Path | LinkTo | EmptyFolder
-"""The content of a file, the path of a file to copy, or a link or folder in place of a file.
+"""The content of a file, the path of a file to copy, a link, or an empty folder.
 
 A copy keeps its executable bit.
 """

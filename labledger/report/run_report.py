@@ -127,7 +127,7 @@ class ReportOptions:
 
 
 def pieces(report: Report, trials: Iterable[ReportedTrial]) -> Iterator[str]:
-    """Yield the text of the document, with `trials` in place of the report's own.
+    """Yield the text of the document, with `trials` instead of the trials that the report holds.
 
     The document is checked against its schema first. Only the ends of long lists are checked.
     """

@@ -1,8 +1,8 @@
 """Compute the power of a comparison, the size that reaches it, and detectable differences.
 
-The power is for the score tests of `paired_rates`, and for t tests in place of the permutation test
-of `paired_means`. Both sides have the same number of tasks and of replications. Sizes and
-detectable differences (with 80 % power) are found by bisection.
+The power is computed for the score tests of `paired_rates`. For metrics, it is computed for t
+tests, because the permutation test of `paired_means` has no formula. Both sides have equally many
+tasks and replications. A bisection finds sizes and detectable differences (with 80 % power).
 """
 
 from __future__ import annotations

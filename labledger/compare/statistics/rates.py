@@ -190,7 +190,7 @@ def pass_at(
 ) -> PassAt:
     """Estimate pass@k and pass^k over the tasks that have `k` replications or more.
 
-    The intervals use the method of `rate`, with the tasks' estimates in place of their pass rates.
+    The intervals use the method of `rate`, with each task's estimate as its pass rate.
     A task counts as at most one observation for each disjoint group of k trials.
     """
     enough = [i for i, group in enumerate(groups) if len(group) >= k]

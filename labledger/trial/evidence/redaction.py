@@ -215,7 +215,7 @@ class _Form:
         )
 
     def replaced_in(self, content: bytes, mark: bytes) -> tuple[bytes, int]:
-        """Return the content with marks in place of this form, and the number of marks.
+        """Replace this form by marks. Return the new content and the number of marks.
 
         Line breaks inside a replaced form are kept, so that a patch's line numbers stay correct.
         """

@@ -137,7 +137,7 @@ def changed_programs(
 
     `upper` is the folder with a container's changes. `lower` are the layers of its image, newest
     first. Changes before or after the phase of `agent` are left out. Added programs are left out,
-    too, unless a search finds them in place of one of the image.
+    too, unless a search for a command would find them before the image's own program.
     """
     return sorted(
         path
